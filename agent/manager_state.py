@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from agent.checkpoint import CheckpointError, CheckpointFault, checksum, decoded
-from ledger.domain.cpuset import CpuSet, parse_cpuset, union
+from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
 
 CPU_FILE: Final = "cpu_manager_state"
@@ -55,9 +55,9 @@ _CPUS: Final = msgspec.json.Decoder(_Cpus)
 _MEMORY: Final = msgspec.json.Decoder(_Memory)
 
 
-def read_cpu_state(content: bytes) -> tuple[str, dict[str, CpuSet]]:
+def read_cpu_state(content: bytes) -> tuple[str, dict[str, dict[str, CpuSet]]]:
     """
-    Return the CPU manager's policy, and UID of a Pod -> the CPUs that it gave, by `static` alone.
+    Return the CPU manager's policy, and UID of a Pod -> container -> the CPUs that it gave.
 
     Raises:
         CheckpointError: kubelet did not write it.
@@ -70,7 +70,10 @@ def read_cpu_state(content: bytes) -> tuple[str, dict[str, CpuSet]]:
     )
     _verify(file, CPU_FILE, "CPU", dump)
     try:
-        given = {uid: union(map(parse_cpuset, of.values())) for uid, of in entries.items()}
+        given = {
+            uid: {name: parse_cpuset(text) for name, text in of.items()}
+            for uid, of in entries.items()
+        }
     except InputError as error:
         raise CheckpointError(CheckpointFault.OTHER_SHAPE, str(error), name=CPU_FILE) from error
     return file.policy_name, given

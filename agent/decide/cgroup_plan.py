@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -107,8 +106,6 @@ class _Planning:
         self.node: Final = replace(node, pods=(*node.pods, *strays.values()))
         self.wanted: Final[Wanted] = wanted_of(self.node)
         self.names: Final = {one.id: one for pod in node.pods for one in pod.containers if one.id}
-        given = [(pod.uid, cpu) for pod in node.pods for one in pod.containers for cpu in one.given]
-        self.together: Final = {uid for (uid, _), number in Counter(given).items() if number > 1}
         self.sandboxes: Final = {pod.sandbox for pod in node.pods if pod.sandbox}
         self.cpus = self.mems = EMPTY
         if (top := self.by_path.get("")) is not None:
@@ -184,8 +181,7 @@ class _Planning:
             pod, container = by_uid[one.pod_uid], self.names.get(one.container)
             if one.container and static and one.container not in self.sandboxes:
                 if may_be_kubelets(self.node, pod) and (container is None or container.whole_cpus):
-                    given = EMPTY if container is None else container.given
-                    goal.cpus = None if self._is_part(one, given) else given or None
+                    goal.cpus = (container and container.given) or None
                 elif goal.cpus:
                     goal.cpus = shared
             if self.wanted.pods[one.pod_uid].own and one.quota == NO_QUOTA:
@@ -205,12 +201,8 @@ class _Planning:
         named = self.names.get(one.container)
         if named is None:
             return pod.unnamed
-        cpus = pod.containers.get(named.name, EMPTY)
-        return EMPTY if not pod.own and self._is_part(one, named.given) else cpus
-
-    def _is_part(self, one: CgroupNow, given: CpuSet) -> bool:
-        """Tell whether kubelet may have given to it but a part of what several are said to have."""
-        return one.pod_uid in self.together and one.effective <= given
+        cpus = pod.containers.get(named.name)
+        return named.given if cpus == EMPTY and not pod.own else cpus or EMPTY
 
     def move(self, dropped: Collection[str] = ()) -> None:
         """Write lists of CPUs and memory nodes; `dropped` are no partitions any more."""

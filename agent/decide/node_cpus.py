@@ -69,7 +69,7 @@ class FoundCpus:
 
     Attributes:
         managers: with the CPUs that kubelet keeps for the system, also where it picked them itself.
-        pinned: UID of a Pod -> the CPUs that kubelet's static policy gave.
+        pinned: UID of a Pod -> container -> the CPUs that kubelet's static policy gave.
         memory: NUMA node -> `memory`, `hugepages-2Mi` -> bytes that kubelet's memory manager can
             give; empty = it has none, or nobody looked.
         pods: kubelet's Pods, as it tells them.
@@ -78,7 +78,7 @@ class FoundCpus:
 
     machine: MachineCpus
     managers: KubeletManagers
-    pinned: Mapping[str, CpuSet]
+    pinned: Mapping[str, Mapping[str, CpuSet]]
     memory: Mapping[int, Mapping[str, int]]
     pods: Sequence[Mapping[str, Any]]
     told: Sequence[CpuClaim] | None = None
@@ -104,8 +104,9 @@ def find_cpu_holders(
     """
     pods = {text_in(pod, "metadata", "uid"): pod for pod in found.pods}
     allocs: dict[str, PodCpuAlloc] = {}
-    for uid, cpus in found.pinned.items():
+    for uid, given in found.pinned.items():
         namespace, name = (text_in(pods.get(uid), "metadata", key) for key in ("namespace", "name"))
+        cpus = union(given.values())
         allocs[uid] = PodCpuAlloc(
             namespace=namespace, name=name, uid=uid, cpus=cpus, managed_by_kubelet=True
         )

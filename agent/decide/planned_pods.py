@@ -54,7 +54,7 @@ class Doubted:
 
 def planned_pods(
     pods: Iterable[Object],
-    pinned: Mapping[str, CpuSet],
+    pinned: Mapping[str, Mapping[str, CpuSet]],
     claims: Sequence[CpuClaim],
     memo: Memo | None = None,
 ) -> tuple[tuple[PodPlanned, ...], tuple[Doubted, ...]]:
@@ -62,7 +62,7 @@ def planned_pods(
     Return the Pods that run or will run, and why some are left alone: they can't be read.
 
     Args:
-        pinned: UID -> what kubelet's static policy gave to containers of the Pod.
+        pinned: UID -> container -> what kubelet's static policy gave to it.
         claims: those with CPUs.
         memo: what was made of Pods before: of hundreds, one changes at a time.
     """
@@ -71,7 +71,7 @@ def planned_pods(
     found, doubted = [], []
     for pod in listed:
         uid = text_in(pod, "metadata", "uid")
-        key = (pod, pinned.get(uid, EMPTY), claims)
+        key = (pod, pinned.get(uid, {}), claims)
         try:
             if uid not in memo or memo[uid][0] != key:
                 memo[uid] = (key, _planned(*key))
@@ -213,7 +213,9 @@ def believed_cpus(
     return tuple(found.values()), tuple(doubted)
 
 
-def _planned(pod: Object, given: CpuSet, claims: Sequence[CpuClaim]) -> PodPlanned | None:
+def _planned(
+    pod: Object, given: Mapping[str, CpuSet], claims: Sequence[CpuClaim]
+) -> PodPlanned | None:
     """Return one Pod; None = it has ended. Raises InputError: it can't be read."""
     spec = read_pod(pod, DEFAULT_VOCABULARY)
     if spec.stage == ENDED:
@@ -228,13 +230,12 @@ def _planned(pod: Object, given: CpuSet, claims: Sequence[CpuClaim]) -> PodPlann
     for one in spec.containers:
         request, limit = one.requests.get(CPU), one.limits.get(CPU)
         milli = 0 if request is None else request.milli()
-        is_whole = milli > 0 and not milli % _WHOLE
         containers[one.name] = ContainerPlanned(
             name=one.name,
             id=ids.get(one.name, ""),
-            whole_cpus=is_whole,
+            whole_cpus=milli > 0 and not milli % _WHOLE,
             limit_milli=0 if limit is None else limit.milli(),
-            given=given if is_whole else EMPTY,
+            given=given.get(one.name, EMPTY),
         )
     used = {(spec.namespace, name) for name in claim_names(pod)}
     claimed = union(one.cpus for one in claims if (one.namespace, one.name) in used)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Final, NamedTuple
@@ -78,7 +78,8 @@ def wanted_of(node: NodePlanned) -> Wanted:
 
     Rule: Koordinator contract 9.3 and 9.4; CPU proposal, "Take over kubelet CPU management
     policies". The ledger says who has CPUs of its own. What kubelet's static policy gave to a
-    container is in no pool, and nobody else's, whatever the ledger says.
+    container is in no pool, and nobody else's, whatever the ledger says. Neither are the CPUs of a
+    Pod's status that the ledger does not have yet, unless they are another's: it stays on them.
     """
     owners = {
         key.partition("/")[0]: holder
@@ -93,14 +94,21 @@ def wanted_of(node: NodePlanned) -> Wanted:
     ]
     kubelets = union(cpus for uid, cpus in given if uid not in owners)
     pinned = (PodCpus(cpus=cpus, by_kubelet=True) for _, cpus in given)
-    pools = pools_of(node.cpus, [*node.held.values(), *pinned])
+    alone = [*node.held.values(), *pinned]
+    exclusive = union(one.cpus for one in alone)
+    stay = {
+        pod.uid: PodCpus(cpus=pod.status.cpuset, qos=pod.qos)
+        for pod in node.pods
+        if pod.uid not in owners and pod.status.cpuset and exclusive.isdisjoint(pod.status.cpuset)
+    }
+    pools = pools_of(node.cpus, [*alone, *stay.values()])
     if node.best_effort is not None:
         left = tuple(replace(pool, cpus=pool.cpus & node.best_effort) for pool in pools.best_effort)
         pools = replace(pools, best_effort=left)
     binds = partial(
         binding_of, pools=pools, system=node.system, kubelet_static=node.cpus.kubelet_static
     )
-    alike = _Alike(pools, kubelets, cache(binds))
+    alike = _Alike(stay.keys(), kubelets, cache(binds))
     pods, unbound = {}, []
     for pod in node.pods:
         pods[pod.uid], why = _pod_wanted(node, pod, owners.get(pod.uid), alike)
@@ -111,7 +119,7 @@ def wanted_of(node: NodePlanned) -> Wanted:
 class _Alike(NamedTuple):
     """What is worked out once; `kubelets`: what kubelet gave to Pods without CPUs of their own."""
 
-    pools: Pools
+    stay: Collection[str]
     kubelets: CpuSet
     bind: Callable[[PodOnNode], Binding]
 
@@ -119,7 +127,7 @@ class _Alike(NamedTuple):
 def _pod_wanted(
     node: NodePlanned, pod: PodPlanned, owner: PodCpus | None, alike: _Alike
 ) -> tuple[PodWanted, list[Unbound]]:
-    pools, kubelets, bind = alike
+    stay, kubelets, bind = alike
     if pod.claims_cpus:
         return PodWanted(), []
     unbound: list[Unbound] = []
@@ -129,7 +137,7 @@ def _pod_wanted(
 
     if owner is None and pod.status.cpuset:
         tell(UnboundReason.NOT_RECORDED, pod.status.cpuset)
-        if pod.status.cpuset.isdisjoint(pools.exclusive):
+        if pod.uid in stay:
             return PodWanted(stays=True), unbound
     own = EMPTY if owner is None else owner.cpus - kubelets
     if owner is not None and own != owner.cpus:
@@ -147,8 +155,7 @@ def _pod_wanted(
     )
     return PodWanted(
         containers={
-            one.name: one.given if kubelets_own and one.whole_cpus else cpus
-            for one in pod.containers
+            one.name: EMPTY if kubelets_own and one.whole_cpus else cpus for one in pod.containers
         },
         sandbox=cpus,
         unnamed=EMPTY if kubelets_own else cpus,

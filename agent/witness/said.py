@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from agent.protobuf import MAP, Tables, classes
-from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
+from ledger.domain.cpuset import CpuSet, cpuset_of
 from ledger.domain.errors import InputError
 
 POD_RESOURCES: Final = "v1"
@@ -99,11 +99,11 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletSaid:
-    """What kubelet answers: devices, claims and Pods' own CPUs, both by namespace and name."""
+    """What kubelet answers: devices, claims and own CPUs, by a Pod's namespace and name."""
 
     given: tuple[Given, ...] = ()
     claims: frozenset[tuple[str, str]] = frozenset()
-    cpus: Mapping[tuple[str, str], CpuSet] = field(default_factory=dict)
+    cpus: Mapping[tuple[str, str], Mapping[str, CpuSet]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,13 +185,13 @@ def said_by_kubelet(answer: Any) -> KubeletSaid:  # noqa: ANN401 - a message
     """Return what a ListPodResourcesResponse says; kubelet says a resource's ids in parts."""
     found: dict[tuple[tuple[str, str], str, str], frozenset[str]] = {}
     claims: set[tuple[str, str]] = set()
-    cpus: dict[tuple[str, str], CpuSet] = {}
+    cpus: dict[tuple[str, str], dict[str, CpuSet]] = {}
     for pod in answer.pod_resources:
         for container in pod.containers:
             claims |= {(one.claim_namespace, one.claim_name) for one in container.dynamic_resources}
             if container.cpu_ids:
-                named = (pod.namespace, pod.name)
-                cpus[named] = cpus.get(named, EMPTY) | cpuset_of(container.cpu_ids)
+                named = cpus.setdefault((pod.namespace, pod.name), {})
+                named[container.name] = cpuset_of(container.cpu_ids)
             for devices in container.devices:
                 key = ((pod.namespace, pod.name), container.name, devices.resource_name)
                 found[key] = found.get(key, frozenset()) | set(devices.device_ids)

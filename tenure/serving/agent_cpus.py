@@ -92,7 +92,7 @@ class CpuReader:
 
 def _recorded(
     root: Path, managers: KubeletManagers
-) -> tuple[dict[str, CpuSet], dict[int, dict[str, int]]]:
+) -> tuple[Mapping[str, Mapping[str, CpuSet]], dict[int, dict[str, int]]]:
     policy, pinned = read_cpu_state(read_file(root / CPU_FILE))
     if policy != managers.cpu.policy:
         fact = f"kubelet's record is of another policy: value={policy}"
@@ -102,8 +102,8 @@ def _recorded(
 
 
 def _by_uid(
-    by_name: Mapping[tuple[str, str], CpuSet], pods: Sequence[Mapping[str, Any]]
-) -> dict[str, CpuSet]:
+    by_name: Mapping[tuple[str, str], Mapping[str, CpuSet]], pods: Sequence[Mapping[str, Any]]
+) -> dict[str, Mapping[str, CpuSet]]:
     """Return CPUs by UID. Raises InputError: kubelet gave some to a Pod that it does not tell."""
     named = [pod["metadata"] for pod in pods]
     uids = {(text_in(one, "namespace"), text_in(one, "name")): one["uid"] for one in named}

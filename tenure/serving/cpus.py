@@ -221,6 +221,8 @@ class Known:
             raise InputError("the Node was not read yet")
         if pods.problem and not pods.pods:
             raise InputError(f"kubelet tells no Pods: {pods.problem}")
+        if link.holdings is None:
+            raise InputError("nobody has said yet who has which CPUs")
         found = await self._machine()
         late = self._gone()
         inputs = (found, pods.pods, link.holdings, link.is_heard, words)

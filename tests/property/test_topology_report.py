@@ -17,7 +17,7 @@ from ledger.domain.annotations.node_cpu import (
     decode_cpu_shared_pools,
     decode_pod_cpu_allocs,
 )
-from ledger.domain.cpuset import CpuSet, cpuset_of, union
+from ledger.domain.cpuset import CpuSet, cpuset_of, parse_cpuset, union
 from ledger.domain.kube.node_objects import decode_node, decode_witnesses
 from ledger.domain.kube.nrt_objects import read_topology
 from ledger.domain.nodes import NumaZone
@@ -79,7 +79,7 @@ def test_what_is_written_reads_back_equal(
     read = read_topology(made)
     assert (read.cpus or CpuTopology(cpus=())) == topology
     assert read.kubelet == cpu
-    assert read.pinned == union(found.pinned.values())
+    assert read.pinned == union(map(parse_cpuset, by_kubelet.values()))
     assert read.numa_policy is _POLICIES[managers.topology_policy]
     if managers.topology_policy != "none" or not v1alpha1:
         assert read.pod_scope is (managers.topology_scope == "pod")
@@ -92,7 +92,9 @@ def test_what_is_written_reads_back_equal(
     holders = find_cpu_holders(found, held)
     allocs = decode_pod_cpu_allocs(annotations["node.koordinator.sh/pod-cpu-allocs"])
     assert allocs == tuple(one for one, _ in holders)
-    assert decode_witnesses(None, made).cpus == found.pinned
+    assert decode_witnesses(None, made).cpus == {
+        uid: parse_cpuset(text) for uid, text in by_kubelet.items()
+    }
     pools = pools_of(
         NodeCpus(topology=topology, kubelet_reserved=reserved, reserved=own[7]),
         (mine for _, mine in holders),

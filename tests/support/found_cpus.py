@@ -49,7 +49,7 @@ def found_cpus(
     return FoundCpus(
         machine=machine(topology),
         managers=managers,
-        pinned={uid: parse_cpuset(text) for uid, text in pinned.items()},
+        pinned={uid: {"main": parse_cpuset(text)} for uid, text in pinned.items()},
         memory=memory,
         pods=pods,
     )

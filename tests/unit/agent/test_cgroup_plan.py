@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from agent.decide.cgroups import (
     CgroupTree,
     CgroupVersion,
     ContainerPlanned,
+    Plan,
     PodPlanned,
     UnboundReason,
 )
@@ -258,21 +260,19 @@ def test_a_container_that_kubelet_may_pin_is_left_alone() -> None:
     }
 
 
-def test_what_kubelet_gave_to_one_container_of_a_pod_is_not_widened_to_the_pods() -> None:
-    """A reader may know only what kubelet gave to all containers of the Pod together."""
-    both, four = parse_cpuset("4-5"), parse_cpuset("4")
-    pinned = pod("g", NO, whole_cpus=True, given=both)
-    other = replace(pinned.containers[0], name="other", id="c-other")
-    pinned = replace(pinned, containers=(*pinned.containers, other))
-    there = tree(pinned)
-    cgroups = tuple(
-        replace(one, cpus=four, effective=four) if one.container == "c-g" else one
-        for one in there.cgroups
-    )
-    node = NodePlanned(cpus=STATIC_X, held={}, pods=(pinned,))
-    for of in (plan, plan_removal):
-        found = of(replace(there, cgroups=cgroups), node).writes
-        assert "podg/c-g" not in {one.path for one in found}
+@pytest.mark.parametrize("of", [plan, plan_removal])
+def test_each_container_has_what_kubelet_gave_to_it(
+    of: Callable[[CgroupTree, NodePlanned], Plan],
+) -> None:
+    """And no CPU of the other containers of its Pod."""
+    pinned = pod("g", NO, whole_cpus=True, given=parse_cpuset("4"))
+    [first] = pinned.containers
+    other = replace(first, name="other", id="c-other", given=parse_cpuset("5"))
+    pinned = replace(pinned, containers=(first, other))
+    found = of(tree(pinned, version=V1), NodePlanned(cpus=STATIC_X, held={}, pods=(pinned,)))
+
+    written = {one.path: one.value for one in found.writes if one.file == "cpuset.cpus"}
+    assert (written["podg/c-g"], written["podg/c-other"]) == ("4", "5")
 
 
 def test_an_lsr_pod_keeps_its_cpus_though_kubelet_gave_it_others() -> None:
@@ -290,10 +290,34 @@ def test_who_the_ledger_does_not_know_stays(version: CgroupVersion) -> None:
     node = NodePlanned(cpus=PLAIN_X, held={}, pods=(stranger,))
     found = plan(tree(stranger, version=version), node)
 
-    assert not found.writes
+    assert not [one for one in found.writes if one.path.startswith("podx")]
     assert [(one.reason, one.about) for one in found.unbound] == [
         (UnboundReason.NOT_RECORDED, "2-3")
     ]
+
+
+@pytest.mark.parametrize(
+    ("qos", "best_effort"), [(LSE, "0-1,4-23"), (LSR, EVERY)], ids=["LSE", "LSR"]
+)
+def test_nobody_else_gets_the_cpus_of_a_pod_that_the_ledger_does_not_know_yet(
+    qos: QosClass, best_effort: str
+) -> None:
+    """As before koordlet's Pods are adopted: they run alone on the CPUs of their status."""
+    stranger = pod("x", qos, status=status('{"cpuset": "2-3"}'), whole_cpus=True)
+    node = NodePlanned(cpus=PLAIN_X, held={}, pods=(stranger, LS_POD, BE_POD))
+    written = {"burstable": "0-1,4-23", "besteffort": best_effort}
+
+    assert cpus_written(tree(stranger, LS_POD, BE_POD), node) == {
+        path: cpus for path, cpus in written.items() if cpus != EVERY
+    }
+
+
+def test_a_status_never_takes_what_the_ledger_gave_to_another() -> None:
+    """Its Pod leaves them, and the rest of its CPUs is in the pools."""
+    stranger = pod("x", LSR, status=status('{"cpuset": "2-5"}'), whole_cpus=True)
+    node = NodePlanned(cpus=PLAIN_X, held=own(lsr=("2-3", LSR)), pods=(stranger, LSR_POD))
+
+    assert cpus_written(tree(stranger, LSR_POD), node)["podx"] == "0-1,4-23"
 
 
 def test_a_pod_with_a_claim_on_cpus_is_the_claims_drivers() -> None:

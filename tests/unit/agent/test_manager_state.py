@@ -11,7 +11,7 @@ import pytest
 
 from agent.checkpoint import CheckpointError, CheckpointFault, checksum
 from agent.manager_state import read_cpu_state, read_memory_state
-from ledger.domain.cpuset import parse_cpuset
+from ledger.domain.cpuset import parse_cpuset, union
 
 SAMPLES: Final = Path(__file__).parents[2] / "samples" / "kubelet" / "managers"
 """Of kubelet 1.36.3; `8cpu` and `2numa` of a virtual machine with SMT and two NUMA nodes."""
@@ -37,12 +37,13 @@ def content_of(name: str) -> bytes:
 )
 def test_what_kubelet_wrote_of_cpus_is_read(name: str, policy: str, given: dict[str, str]) -> None:
     """By Pod; the checksum is kubelet's."""
-    found = read_cpu_state(content_of(f"cpu_manager_state.{name}"))
-    assert found == (policy, {uid: parse_cpuset(text) for uid, text in given.items()})
+    found, pods = read_cpu_state(content_of(f"cpu_manager_state.{name}"))
+    by_pod = {uid: str(union(of.values())) for uid, of in pods.items()}
+    assert (found, by_pod) == (policy, given)
 
 
-def test_a_pod_has_the_cpus_of_all_its_containers() -> None:
-    """Also of those that a finished init container left to the next."""
+def test_each_container_has_its_own_cpus() -> None:
+    """Also those that a finished init container left to the next."""
     dump = (
         "(*state.CPUManagerCheckpoint){PolicyName:(string)static DefaultCPUSet:(string)0"
         " Entries:(map[string]map[string]string)map[u:map[a:2-3 init:3-4]]"
@@ -51,7 +52,10 @@ def test_a_pod_has_the_cpus_of_all_its_containers() -> None:
     entries = {"u": {"init": "3-4", "a": "2-3"}}
     record = {"policyName": "static", "defaultCpuSet": "0", "entries": entries}
     content = json.dumps({**record, "checksum": checksum(dump)}).encode()
-    assert read_cpu_state(content) == ("static", {"u": parse_cpuset("2-4")})
+    assert read_cpu_state(content) == (
+        "static",
+        {"u": {"init": parse_cpuset("3-4"), "a": parse_cpuset("2-3")}},
+    )
 
 
 def test_what_kubelet_wrote_of_memory_is_read() -> None:

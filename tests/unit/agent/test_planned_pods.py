@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from agent.cpus.nri import snapshot_of
+from agent.cpus.nri_messages import Bound
 from agent.decide.container_cpus import KubeQos
 from agent.decide.node_cpus import FoundCpus, KubeletManagers, MachineCpus
 from agent.decide.node_holdings import CpuClaim
@@ -76,10 +78,20 @@ def test_a_pod_is_planned_by_its_classes_and_its_containers(
     assert not doubted
 
 
-def test_what_kubelet_gave_is_its_whole_containers() -> None:
-    """Of a Pod without any of ours, by its record."""
-    (planned,), _ = planned_pods([pod(1, milli=2000)], {uid_of(1): parse_cpuset("4-5")}, ())
-    assert planned.containers[0].given == parse_cpuset("4-5")
+def test_what_kubelet_gave_to_one_container_is_no_other_containers() -> None:
+    """Nor does the runtime's hook give it to anybody: kubelet has it written."""
+    made = pod(1, milli=2000)
+    [first] = made["spec"]["containers"]
+    made["spec"]["containers"] = [first, {**first, "name": "b"}]
+    given = {"main": parse_cpuset("2-3"), "b": parse_cpuset("4-5")}
+    here = replace(found(static=True), pinned={uid_of(1): given})
+    node, _ = node_planned(here, [made], (), (), {})
+    [planned] = node.pods
+    assert {one.name: one.given for one in planned.containers} == given
+    wanted = wanted_of(node)
+    assert wanted.pools.exclusive == parse_cpuset("2-5")
+    bound = snapshot_of(wanted, kubelet_binds=True).bound
+    assert {name: bound[uid_of(1), name] for name in given} == dict.fromkeys(given, Bound())
 
 
 def test_a_container_that_is_not_made_yet_has_no_id_and_an_ephemeral_one_its_own() -> None:

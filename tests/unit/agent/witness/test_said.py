@@ -63,14 +63,14 @@ def test_file_and_answer_of_one_kubelet_say_the_same(name: str) -> None:
 
 
 def test_the_cpus_that_kubelet_gave_are_those_of_its_record() -> None:
-    """By Pod; one without CPUs of its own is not there."""
+    """By container; a Pod without CPUs of its own is not there."""
     name = "two-pods-8cpu"
     record = KUBELET / "managers" / f"cpu_manager_state.static.{name}-ht.json"
     answer = answer_in(KUBELET / "podresources" / f"podresources.{name}-2numa.json")
     found = said_by_kubelet(answer).cpus
     assert found == {
-        ("default", "vm1"): parse_cpuset("2-3"),
-        ("default", "vm2"): parse_cpuset("6-7"),
+        ("default", "vm1"): {"main": parse_cpuset("2-3")},
+        ("default", "vm2"): {"main": parse_cpuset("6-7")},
     }
     _, kept = read_cpu_state(record.read_bytes())
     assert sorted(map(str, kept.values())) == sorted(map(str, found.values()))

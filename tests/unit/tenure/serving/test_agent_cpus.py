@@ -138,7 +138,8 @@ def test_cpus_are_known_by_kubelets_record_or_its_answer(
     assert found is not None
     assert found.machine.topology == MACHINE_Y
     assert found.managers == STATIC
-    assert found.pinned == {"a": parse_cpuset("2,10"), "b": parse_cpuset("4-5")}
+    given = {"a": "2,10", "b": "4-5"}
+    assert found.pinned == {uid: {"main": parse_cpuset(text)} for uid, text in given.items()}
     assert [pod["metadata"]["uid"] for pod in found.pods] == ["a", "b"]
     assert found.memory == {}
 
