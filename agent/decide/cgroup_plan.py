@@ -69,6 +69,7 @@ def plan_removal(tree: CgroupTree, node: NodePlanned) -> Plan:
     """
     Return the writes that give everything back; what kubelet's static policy gave stays.
 
+    Nothing is written of Pods that stay: somebody else may have bound them.
     On v2 a cgroup that was narrowed once and has tasks can't be emptied: it gets every CPU. A CPU
     that is added to the machine later is not among them.
     """
@@ -104,9 +105,9 @@ class _Planning:
             if one.pod_uid and one.pod_uid not in known
         }
         self.node: Final = replace(node, pods=(*node.pods, *strays.values()))
+        self.by_uid: Final = {pod.uid: pod for pod in self.node.pods}
         self.wanted: Final[Wanted] = wanted_of(self.node)
         self.names: Final = {one.id: one for pod in node.pods for one in pod.containers if one.id}
-        self.sandboxes: Final = {pod.sandbox for pod in node.pods if pod.sandbox}
         self.cpus = self.mems = EMPTY
         if (top := self.by_path.get("")) is not None:
             self.cpus = top.cpus or node.cpus.topology.cpuset | top.effective
@@ -123,8 +124,9 @@ class _Planning:
         Say what each cgroup is to have.
 
         A Pod's cgroup has what its containers have, a QoS class's what its Pods and its newborn
-        have, so that who is born there touches nobody's own CPUs. Above one that is left alone all
-        is wide. On v1 kubelet's static policy writes what it likes into containers: so it is there.
+        have, so that who is born there touches nobody's own CPUs. Of a Pod that stays that is what
+        it asks for, and the CPUs of its claims: their driver needs them above its containers. Above
+        a container that may get any CPU all is wide, as on v1 with kubelet's static policy.
         """
         pools = {
             KubeQos.BEST_EFFORT: joined(self.wanted.pools.best_effort),
@@ -139,7 +141,11 @@ class _Planning:
                 continue
             goal, above = self.goals[path], self.by_path[_above(path)]
             if one.pod_uid and self.wanted.pods[one.pod_uid].stays:
-                below.setdefault(above.path, []).append(one.effective)
+                claimed = self.by_uid[one.pod_uid].claimed & self.cpus
+                if one.cpus and not one.container and claimed - one.cpus:
+                    goal.cpus = one.cpus | claimed
+                if asked := union([one.cpus, claimed, *below.get(path, ())]) & self.cpus:
+                    below.setdefault(above.path, []).append(asked)
                 continue
             if one.container:
                 cpus = self._container_cpus(one)
@@ -170,16 +176,17 @@ class _Planning:
     def set_goals_of_removal(self) -> None:
         """Say what each cgroup is to have when nothing of ours is to be left."""
         static = self.node.cpus.kubelet_static
-        by_uid = {pod.uid: pod for pod in self.node.pods}
         shared = self.cpus - union(one.given for one in self.names.values() if static)
         for path, one in self.by_path.items():
             goal = self.goals[path]
+            if one.pod_uid and self.wanted.pods[one.pod_uid].stays:
+                continue
             goal.cpus = self.cpus if path and one.cpus else None
             goal.mems = self.mems if path and one.mems and self.node.binds_memory else None
             if not one.pod_uid:
                 continue
-            pod, container = by_uid[one.pod_uid], self.names.get(one.container)
-            if one.container and static and one.container not in self.sandboxes:
+            pod, container = self.by_uid[one.pod_uid], self.names.get(one.container)
+            if one.container and static:
                 if may_be_kubelets(self.node, pod) and (container is None or container.whole_cpus):
                     goal.cpus = (container and container.given) or None
                 elif goal.cpus:
@@ -195,14 +202,10 @@ class _Planning:
         return not self.by_path[_above(one.path)].pod_uid
 
     def _container_cpus(self, one: CgroupNow) -> CpuSet:
-        pod = self.wanted.pods[one.pod_uid]
-        if one.container in self.sandboxes:
-            return pod.sandbox
-        named = self.names.get(one.container)
+        pod, named = self.wanted.pods[one.pod_uid], self.names.get(one.container)
         if named is None:
             return pod.unnamed
-        cpus = pod.containers.get(named.name)
-        return named.given if cpus == EMPTY and not pod.own else cpus or EMPTY
+        return pod.containers.get(named.name, EMPTY) or (EMPTY if pod.own else named.given)
 
     def move(self, dropped: Collection[str] = ()) -> None:
         """Write lists of CPUs and memory nodes; `dropped` are no partitions any more."""
@@ -285,8 +288,6 @@ class _Planning:
             about = f"cgroup v{self.tree.version.value}, kernel {kernel}"
         elif _above(one.path):
             about = f"in the cgroup {_above(one.path)}"
-        elif self.tree.above is not None and not own <= self.tree.above:
-            about = f"above {self.tree.kubepods} exclusive are {self.tree.above}"
         elif others:
             about = f"asked for by {', '.join(others)}"
         else:

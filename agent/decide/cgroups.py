@@ -22,13 +22,6 @@ class CgroupVersion(IntEnum):
     V2 = 2
 
 
-class CgroupDriver(StrEnum):
-    """Who names the cgroups of Pods: kubelet itself or systemd."""
-
-    CGROUPFS = "cgroupfs"
-    SYSTEMD = "systemd"
-
-
 class CgroupFile(StrEnum):
     """The files that are written; on v1 the CPU controller's are in a hierarchy of its own."""
 
@@ -84,17 +77,11 @@ class CgroupTree:
 
     Attributes:
         kernel: major and minor.
-        kubepods: where kubepods lies below the mount of the hierarchy, such as `kubepods.slice`.
-        above: v2: the CPUs that the cgroup above kubepods lets be exclusive
-            (`cpuset.cpus.exclusive.effective`); None = that is the root, which lets every CPU be.
         cgroups: kubepods first, each before those below it.
     """
 
     version: CgroupVersion
-    driver: CgroupDriver = CgroupDriver.CGROUPFS
     kernel: tuple[int, int] = (0, 0)
-    kubepods: str = "kubepods"
-    above: CpuSet | None = None
     cgroups: tuple[CgroupNow, ...] = ()
 
 
@@ -174,8 +161,8 @@ class PodPlanned:
 
     Attributes:
         status: of its `resource-status`; CPUs of its own count only as far as the ledger has them.
-        sandbox: the id of its sandbox container, empty = unknown.
-        claims_cpus: CPUs come to it by a claim, `claimed`: the driver of the claim binds it.
+        stays: nothing of it is written. It can't be read, is not believed, or has a claim.
+        claimed: the CPUs of its claims, whose driver binds it to them.
     """
 
     uid: str
@@ -183,6 +170,5 @@ class PodPlanned:
     kube_qos: KubeQos
     status: ResourceStatus
     containers: tuple[ContainerPlanned, ...] = ()
-    sandbox: str = ""
-    claims_cpus: bool = False
+    stays: bool = False
     claimed: CpuSet = EMPTY

@@ -21,69 +21,34 @@ class KubeQos(StrEnum):
     BEST_EFFORT = "BestEffort"
 
 
-class CpuSource(StrEnum):
-    """Where a container's CPUs come from."""
-
-    OWN = "own"
-    POOLS_NAMED = "pools named"
-    SYSTEM = "system"
-    SHARED = "shared"
-    BEST_EFFORT = "best effort"
-    KUBELET = "kubelet"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
-    """What to bind a container to; empty CPUs = write nothing: kubelet's count, or none is left."""
-
-    source: CpuSource
-    cpus: CpuSet = EMPTY
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOnNode:
-    """What deciding about one container needs; `whole_cpus`: it asks for whole CPUs."""
+    """What deciding about the containers of a Pod needs."""
 
     status: ResourceStatus
     qos: QosClass
     kube_qos: KubeQos
-    whole_cpus: bool = False
-
-    @property
-    def is_pinned_by_kubelet(self) -> bool:
-        """Tell whether kubelet's static CPU manager gives the container CPUs of its own."""
-        return self.kube_qos is KubeQos.GUARANTEED and self.whole_cpus
 
 
-def binding_of(
-    pod: PodOnNode, pools: Pools, *, system: CpuSet = EMPTY, kubelet_static: bool = False
-) -> Binding:
+def bound_to(pod: PodOnNode, pools: Pools, *, system: CpuSet = EMPTY) -> CpuSet:
     """
-    Return what a container of a Pod is bound to; the first rule that fits counts.
+    Return what containers of a Pod are bound to, if kubelet pins them not; empty = none is left.
 
     Rule: Koordinator contract 9.3; CPU proposal, "Koordinator QoS CPU orchestration principles" and
-    "Take over kubelet CPU management policies": what kubelet does not pin gets our pools.
+    "Take over kubelet CPU management policies"; the first that fits counts. Kubelet's own shared
+    pool is replaced by ours: it does not know which CPUs we gave away.
 
     Args:
         system: the CPUs of SYSTEM Pods.
-        kubelet_static: kubelet's CPU manager writes the CPUs of every container, those of its own
-            shared pool too; it does not know which CPUs we gave away.
     """
     if pod.status.cpuset:
-        return Binding(source=CpuSource.OWN, cpus=pod.status.cpuset)
-    if kubelet_static and pod.is_pinned_by_kubelet:
-        return Binding(source=CpuSource.KUBELET)
+        return pod.status.cpuset
     is_best_effort = pod.qos is QosClass.BE or (
         pod.qos is QosClass.NONE and pod.kube_qos is KubeQos.BEST_EFFORT
     )
     of_class = pools.best_effort if is_best_effort else pools.shared
     named = joined(_named(pod.status, of_class))
-    if named:
-        return Binding(source=CpuSource.POOLS_NAMED, cpus=named)
-    if pod.qos is QosClass.SYSTEM:
-        return Binding(source=CpuSource.SYSTEM, cpus=system)
-    source = CpuSource.BEST_EFFORT if is_best_effort else CpuSource.SHARED
-    return Binding(source=source, cpus=joined(of_class))
+    return named or (system if pod.qos is QosClass.SYSTEM else joined(of_class))
 
 
 def _named(status: ResourceStatus, pools: Iterable[CpuSharedPool]) -> Iterable[CpuSharedPool]:

@@ -158,7 +158,7 @@ def left_alone(pod_uid: str) -> PodPlanned:
         qos=QosClass.NONE,
         kube_qos=KubeQos.GUARANTEED,
         status=ResourceStatus(),
-        claims_cpus=True,
+        stays=True,
     )
 
 
@@ -245,7 +245,7 @@ def _planned(
         kube_qos=_CLASSES.get(spec.kube_qos) or _kube_qos(spec),
         status=ResourceStatus() if text is None else decode_resource_status(text),
         containers=tuple(containers.values()),
-        claims_cpus=bool(claimed),
+        stays=bool(claimed),
         claimed=claimed,
     )
 

@@ -21,14 +21,12 @@ class Load:
 
     Attributes:
         pods: by Pods that are not best effort.
-        host: by programs of the host that somebody named.
         system: by all else.
         reserved: kept for that.
     """
 
     capacity: int
     pods: int = 0
-    host: int = 0
     system: int = 0
     reserved: int = 0
 
@@ -40,7 +38,7 @@ def left_for_best_effort(load: Load, *, threshold_percent: int) -> int:
     Rule: Koordinator contract 9.5.
     """
     wanted = load.capacity * threshold_percent // 100
-    return wanted - load.pods - load.host - max(load.system, load.reserved)
+    return wanted - load.pods - max(load.system, load.reserved)
 
 
 def suppressed_cpus(left: int, pools: Pools, topology: CpuTopology, now: CpuSet) -> CpuSet:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from agent.decide.cgroups import PodPlanned, Unbound, UnboundReason
-from agent.decide.container_cpus import Binding, CpuSource, KubeQos, PodOnNode, binding_of
+from agent.decide.container_cpus import KubeQos, PodOnNode, bound_to
 from agent.decide.holders import Holders
 from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, union
 from ledger.domain.resources import MEMORY
-
-_NEED_CPUS: Final = {CpuSource.SHARED, CpuSource.BEST_EFFORT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +40,18 @@ class NodePlanned:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWanted:
     """
-    What one Pod is to be bound to; an empty set = left alone.
+    What one Pod is to be bound to; an empty set = as it is.
 
     Attributes:
         containers: name -> CPUs.
-        sandbox: the CPUs of its sandbox container.
-        unnamed: those of a container whose name nobody knows yet.
+        unnamed: those of a container whose name nobody knows (yet), as a sandbox.
         own: the Pod's own CPUs; it has no CFS quota then.
         alone: nobody else may run on them.
         mems: memory nodes of all its containers.
-        stays: nothing of it is written, nor anything above it for its sake.
+        stays: nothing of it is written.
     """
 
     containers: Mapping[str, CpuSet] = field(default_factory=dict)
-    sandbox: CpuSet = EMPTY
     unnamed: CpuSet = EMPTY
     own: CpuSet = EMPTY
     alone: bool = False
@@ -105,10 +101,8 @@ def wanted_of(node: NodePlanned) -> Wanted:
     if node.best_effort is not None:
         left = tuple(replace(pool, cpus=pool.cpus & node.best_effort) for pool in pools.best_effort)
         pools = replace(pools, best_effort=left)
-    binds = partial(
-        binding_of, pools=pools, system=node.system, kubelet_static=node.cpus.kubelet_static
-    )
-    alike = _Alike(stay.keys(), kubelets, cache(binds))
+    binds = cache(partial(bound_to, pools=pools, system=node.system))
+    alike = _Alike(stay.keys(), kubelets, binds)
     pods, unbound = {}, []
     for pod in node.pods:
         pods[pod.uid], why = _pod_wanted(node, pod, owners.get(pod.uid), alike)
@@ -121,15 +115,15 @@ class _Alike(NamedTuple):
 
     stay: Collection[str]
     kubelets: CpuSet
-    bind: Callable[[PodOnNode], Binding]
+    bind: Callable[[PodOnNode], CpuSet]
 
 
 def _pod_wanted(
     node: NodePlanned, pod: PodPlanned, owner: PodCpus | None, alike: _Alike
 ) -> tuple[PodWanted, list[Unbound]]:
     stay, kubelets, bind = alike
-    if pod.claims_cpus:
-        return PodWanted(), []
+    if pod.stays:
+        return PodWanted(stays=True), []
     unbound: list[Unbound] = []
 
     def tell(reason: UnboundReason, cpus: CpuSet = EMPTY) -> None:
@@ -143,9 +137,8 @@ def _pod_wanted(
     if owner is not None and own != owner.cpus:
         tell(UnboundReason.KUBELET_GAVE, owner.cpus & kubelets)
     status = pod.status if own == pod.status.cpuset else replace(pod.status, cpuset=own)
-    binding = bind(PodOnNode(status=status, qos=pod.qos, kube_qos=pod.kube_qos))
-    cpus = binding.cpus
-    if not cpus and binding.source in _NEED_CPUS:
+    cpus = bind(PodOnNode(status=status, qos=pod.qos, kube_qos=pod.kube_qos))
+    if not cpus and pod.qos is not QosClass.SYSTEM:
         tell(UnboundReason.NO_CPUS_LEFT)
     kubelets_own = owner is None and may_be_kubelets(node, pod)
     mems = cpuset_of(
@@ -157,7 +150,6 @@ def _pod_wanted(
         containers={
             one.name: EMPTY if kubelets_own and one.whole_cpus else cpus for one in pod.containers
         },
-        sandbox=cpus,
         unnamed=EMPTY if kubelets_own else cpus,
         own=own,
         alone=bool(own) and owner is not None and owner.qos is QosClass.LSE,

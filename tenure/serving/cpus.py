@@ -36,6 +36,7 @@ from agent.decide.wanted_cpus import NodePlanned
 from agent.durable import write_durably
 from agent.kubelet.watch import KubeletPods
 from agent.report.condition import Condition
+from agent.service.keeping import CopyFile
 from agent.service.own_node import node_of_token
 from certs.ports import ApiError, ConflictError
 from ledger.domain.errors import InputError
@@ -152,7 +153,8 @@ async def restore(options: CpusOptions) -> tuple[list[str], list[str]]:
     Give back what was bound on this node; return what was written, and what was refused.
 
     Raises:
-        InputError: a process of this node binds, or kubelet does not say what runs here.
+        InputError: a process of this node binds, kubelet does not say what runs here, or no copy of
+            the service's word says which claims have CPUs.
     """
     with (options.state / LOCK).open("w") as lock, closing(opened_tree(options)) as tree:
         if not _is_locked(lock):
@@ -165,7 +167,9 @@ async def restore(options: CpusOptions) -> tuple[list[str], list[str]]:
             found, faults = await reader_of(options, kubelet).read()
         if found is None:
             raise InputError("; ".join(one.message for one in faults))
-        node = by_their_own_words(node_planned(replace(found, told=()), found.pods, (), (), {})[0])
+        if (copy := CopyFile(options.state).read()) is not None:
+            found = replace(found, told=copy.known.cpu_claims)
+        node = by_their_own_words(node_planned(found, found.pods, (), (), {})[0])
         if options.dry_run:
             return [*map(str, plan_removal(tree.look(), node).writes)], []
         fault = await _take_words_off(options, name)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.cpus.binder import MARK
 from agent.cpus.nri_messages import Bound, adjusted
+from agent.decide.node_holdings import CpuClaim
+from agent.service.keeping import Copy, CopyFile
 from ledger.domain.cpuset import parse_cpuset
 from tests.support.cgroup_trees import FakeTree, Layout, id_of, uid_of
 from tests.support.cpu_trees import write_cpus
 from tests.support.cpus_world import Cluster, CpusWorld, cpus_world, pod
 from tests.support.fake_runtime import FakeRuntime, call
 from tests.support.process import tenure
+from tests.support.proofs import word
 from tests.support.sys_trees import SysTree
 from tests.support.topologies import MACHINE_Y
 
@@ -202,6 +206,27 @@ def test_restore_cpus_gives_back_where_the_node_can_t_be_told(scene: Scene) -> N
     told = tenure(*words, cwd=world.folder)
     assert (told.returncode, scene.cpus()) == (1, ("0-15", "0-15"))
     assert "not written: of the Node label tenure.sh/cpu-managed and condition" in told.stderr
+
+
+def test_restore_cpus_leaves_alone_what_a_claims_driver_bound(scene: Scene) -> None:
+    """By the copy of the service's word; without one nobody says whose CPUs they are."""
+    world, user = scene.world, pod(2, milli=500, limit=False)
+    user["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimName": "mine"}]
+    world.runs(scene.pods[0], user)
+    for path, cpus in ((scene.own, "2-3"), (scene.shared, "4-5")):
+        scene.fake.say(path, cpus)
+    words = ["agent", "restore-cpus", *world.words()]
+    refused = tenure(*words, cwd=world.folder)
+    assert "which have CPUs" in refused.stderr
+    assert scene.cpus() == ("2-3", "4-5")
+
+    own = parse_cpuset("4-5")
+    claim = CpuClaim(claim_uid="c", position=7, namespace="ml", name="mine", cpus=own)
+    known = replace(word(100), cpu_claims=(claim,))
+    CopyFile(world.folder / "state").write(Copy(known=known, at=0, boot_id=""))
+    done = tenure(*words, cwd=world.folder)
+    assert done.returncode == 0, done.stderr
+    assert scene.cpus() == ("0-15", "4-5")
 
 
 def test_the_runtime_binds_what_is_planned_while_the_label_is_there(scene: Scene) -> None:

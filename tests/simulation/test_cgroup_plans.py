@@ -115,9 +115,9 @@ def test_removal_gives_everything_back(
             world.write(write)
     assert not plan_removal(world.tree(), world.node()).writes
     for pod in world.pods.values():
-        for leaf in [*pod.containers, pod.sandbox] if pod.is_there else ():
-            said = (pod.pinned or world.kubelets_pool()) if leaf != pod.sandbox else ALL
-            wanted = said if static else ALL
+        leaves = [*pod.containers] if static else [*pod.containers, pod.sandbox]
+        for leaf in leaves if pod.is_there else ():
+            wanted = (pod.pinned or world.kubelets_pool()) if static else ALL
             assert world.kernel.effective(f"{pod.path}/{leaf}") == wanted, (pod, leaf)
     for path, group in world.kernel.groups.items():
         assert (group.partition, group.exclusive) == ("member", frozenset()), path

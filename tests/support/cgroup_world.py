@@ -214,12 +214,12 @@ class World:
         return frozenset(found)
 
     def expected(self, pod: PodThere, leaf: str) -> Numbers:
-        """Return the CPUs that tasks of a container are to have."""
+        """Return the CPUs that tasks of a container are to have; none = as it is."""
         qos, kube_qos, _ = KINDS[pod.kind]
         if pod.own:
             return self.owned(pod)
-        if leaf != pod.sandbox and pod.pinned:
-            return pod.pinned
+        if pod.pinned:
+            return NONE if leaf == pod.sandbox else pod.pinned
         if qos is BE or (qos is NO and kube_qos == "BestEffort"):
             return self.best_effort()
         half = frozenset(range(4)) | frozenset(range(8, 12))
@@ -259,7 +259,6 @@ class World:
                     )
                     for container, name in pod.containers.items()
                 ),
-                sandbox=pod.sandbox,
             )
             for pod in self.pods.values()
             if pod.is_there
@@ -299,7 +298,7 @@ class World:
         Return which of others' own CPUs each container may use.
 
         Not of one that kubelet bound to a CPU of another Pod's partition: as long as that is there,
-        the kernel lets it run on all CPUs.
+        the kernel lets it run on all CPUs. Nor of the sandbox of a Pod that kubelet pins.
         """
         found = {}
         for pod in self.pods.values():
@@ -307,7 +306,8 @@ class World:
             forbidden = self.forbidden(pod) if pod.is_there else NONE
             for leaf in [*pod.containers, pod.sandbox] if pod.is_there else ():
                 path = f"{pod.path}/{leaf}"
-                is_robbing = leaf != pod.sandbox and not pod.own and bool(pod.pinned & others)
+                is_alone = leaf == pod.sandbox or bool(pod.pinned & others)
+                is_robbing = is_alone and not pod.own and bool(pod.pinned)
                 found[path] = NONE if is_robbing else self.kernel.effective(path) & forbidden
         return found
 

@@ -168,12 +168,17 @@ class World:
             if KUBE_QOS[pod.kind] == "BestEffort"
             for folder in self.tree.folders(pod.uid, with_sandbox=True).values()
         ]
+        left_alone = [
+            str(self.tree.folders(pod.uid, with_sandbox=True)[SANDBOX])
+            for pod in self.pods.values()
+            if pod.kind == "kubelet"
+        ]
         claims: dict[str, Claim] = {}
         for pod in self.pods.values():
             if not pod.cpus or pod.uid in without:
                 continue
             folders = self.tree.folders(pod.uid, with_sandbox=True)
-            guests = [str(folder) for folder in folders.values()]
+            guests = [*left_alone, *map(str, folders.values())]
             if pod.kind == "LSR" and self.rides:
                 guests += best_effort
             for name, folder in folders.items():
@@ -229,7 +234,6 @@ class World:
                 for name in pod.containers
                 if name in made
             ),
-            sandbox=made[SANDBOX],
         )
 
     def _make(self, kind: str, cpus_wanted: int) -> str:

@@ -8,7 +8,6 @@ import pytest
 
 from agent.decide.cgroup_plan import plan, plan_removal
 from agent.decide.cgroups import (
-    CgroupDriver,
     CgroupNow,
     CgroupTree,
     CgroupVersion,
@@ -49,12 +48,11 @@ def status(text: str) -> ResourceStatus:
 
 
 def pod(uid: str, qos: QosClass, kube_qos: KubeQos = GUARANTEED, **more: Any) -> PodPlanned:  # noqa: ANN401 - fields of PodPlanned
-    """Return a Pod of one container, `c-UID`, and a sandbox, `s-UID`."""
+    """Return a Pod of one container, `c-UID`; its sandbox is `s-UID`."""
     one = {name: more.pop(name) for name in ("whole_cpus", "limit_milli", "given") if name in more}
     fields = {
         "status": ResourceStatus(),
         "containers": (ContainerPlanned(name="main", id=f"c-{uid}", **one),),
-        "sandbox": f"s-{uid}",
         **more,
     }
     return PodPlanned(uid=uid, qos=qos, kube_qos=kube_qos, **fields)
@@ -78,8 +76,8 @@ def tree(*pods: PodPlanned, version: CgroupVersion = V2, **more: Any) -> CgroupT
         path = f"{part}pod{one.uid}"
         quota = sum(container.limit_milli for container in one.containers) * 100 or -1
         found.append(replace(fresh, path=path, pod_uid=one.uid, quota=quota))
-        for leaf in [*(container.id for container in one.containers), one.sandbox]:
-            of_leaf = quota if leaf != one.sandbox else -1
+        for leaf in [*(container.id for container in one.containers), f"s-{one.uid}"]:
+            of_leaf = quota if not leaf.startswith("s-") else -1
             found.append(
                 replace(
                     fresh, path=f"{path}/{leaf}", pod_uid=one.uid, container=leaf, quota=of_leaf
@@ -173,7 +171,7 @@ def test_systemds_names_are_read() -> None:
             container="c-ls",
         ),
     )
-    there = replace(there, driver=CgroupDriver.SYSTEMD, cgroups=slices)
+    there = replace(there, cgroups=slices)
 
     assert writes(there, WORKED) == [(burstable, "cpuset.cpus", SHARED)]
 
@@ -240,7 +238,6 @@ def test_kubelets_static_policy_keeps_what_it_gave() -> None:
     assert {one.path: one.value for one in found.writes if one.file == "cpuset.cpus"} == {
         "burstable": "0-2,6-23",
         "besteffort": "0-3,6-23",
-        "podg/s-g": "0-2,6-23",
         "podlsr": "3",
     }
     assert [(one.pod_uid, one.reason, one.about) for one in found.unbound] == [
@@ -258,6 +255,28 @@ def test_a_container_that_kubelet_may_pin_is_left_alone() -> None:
         "podg/c-g",
         "podg/s-g",
     }
+
+
+@pytest.mark.parametrize(
+    ("planned", "best_effort"),
+    [
+        pytest.param(pod("a", NO, BURSTABLE, whole_cpus=True), False, id="Burstable"),
+        pytest.param(pod("a", NO), False, id="parts of CPUs"),
+        pytest.param(pod("a", LS), False, id="LS"),
+        pytest.param(pod("a", NO, BEST_EFFORT), True, id="BestEffort"),
+        pytest.param(BE_POD, True, id="BE"),
+    ],
+)
+def test_kubelets_own_shared_pool_binds_nobody(planned: PodPlanned, *, best_effort: bool) -> None:
+    """
+    CPU proposal, "Take over kubelet CPU management policies": kubelet's is replaced by ours.
+
+    Its static policy writes every other container's CPUs, and does not know what we gave away.
+    """
+    node = NodePlanned(cpus=STATIC_X, held=own(lsr=("2-3", LSR)), pods=(planned,))
+
+    wanted = "0-23" if best_effort else "0-1,4-23"
+    assert str(wanted_of(node).pods[planned.uid].containers["main"]) == wanted
 
 
 @pytest.mark.parametrize("of", [plan, plan_removal])
@@ -320,12 +339,80 @@ def test_a_status_never_takes_what_the_ledger_gave_to_another() -> None:
     assert cpus_written(tree(stranger, LSR_POD), node)["podx"] == "0-1,4-23"
 
 
-def test_a_pod_with_a_claim_on_cpus_is_the_claims_drivers() -> None:
-    """Neither it nor what is above it is narrowed: the driver binds it to its claim's CPUs."""
-    claiming = pod("d", LS, BURSTABLE, claims_cpus=True)
-    node = NodePlanned(cpus=PLAIN_X, held=own(claim=("2-3", LSE)), pods=(claiming, BE_POD))
+CLAIMING: Final = pod("d", LS, BURSTABLE, stays=True, claimed=parse_cpuset("2-3"))
 
-    assert cpus_written(tree(claiming, BE_POD), node) == {"besteffort": "0-1,4-23"}
+
+@pytest.mark.parametrize("version", [V1, V2])
+def test_a_pod_with_a_claim_on_cpus_is_the_claims_drivers(version: CgroupVersion) -> None:
+    """No CPU of its claim is taken from it: the driver binds its containers to them."""
+    node = NodePlanned(cpus=PLAIN_X, held=own(claim=("2-3", LSE)), pods=(CLAIMING, BE_POD))
+
+    written = cpus_written(tree(CLAIMING, BE_POD, version=version), node)
+    assert [path for path in written if "/" not in path] == ["besteffort"]
+
+
+def on(there: CgroupTree, **cpus: str) -> CgroupTree:
+    """Return a tree where cgroups have these CPUs, by the last part of their paths."""
+    by_name = {name.replace("_", "-"): parse_cpuset(text) for name, text in cpus.items()}
+    return replace(
+        there,
+        cgroups=tuple(
+            replace(one, cpus=by_name[name], effective=by_name[name])
+            if (name := one.path.rpartition("/")[2]) in by_name
+            else one
+            for one in there.cgroups
+        ),
+    )
+
+
+@pytest.mark.parametrize("version", [V1, V2])
+@pytest.mark.parametrize(
+    ("alone", "wanted"),
+    [(CLAIMING, EVERY), (pod("d", NO, BURSTABLE, stays=True), "0-1,4-23")],
+    ids=["it has a claim", "it can't be read"],
+)
+def test_a_pod_that_is_left_alone_opens_its_class_for_no_more_than_it_has(
+    alone: PodPlanned, wanted: str, version: CgroupVersion
+) -> None:
+    """An LSR Pod's CPUs stay closed to who is born beside it; those of its claim are open."""
+    pools = "0-1,4-23"
+    there = on(
+        tree(alone, LSR_POD, version=version), burstable=pools, podd=pools, c_d="5", s_d=pools
+    )
+    held = own(lsr=("2-3", LSR))
+    if alone is CLAIMING:
+        held = own(claim=("2-3", LSE))
+    node = NodePlanned(cpus=PLAIN_X, held=held, pods=(alone, LSR_POD))
+
+    written = cpus_written(there, node)
+    assert written.get("burstable", pools) == wanted
+    on_v1 = alone is CLAIMING
+    assert written.get("burstable/podd") == (EVERY if on_v1 else None), "room for its driver"
+    assert not written.keys() & {"burstable/podd/c-d", "burstable/podd/s-d"}
+
+
+@pytest.mark.parametrize("version", [V1, V2])
+def test_on_v2_a_class_is_narrowed_beside_a_pod_that_is_left_alone(version: CgroupVersion) -> None:
+    """It asks for nothing itself, so that it follows; on v1 it does, and nobody takes that."""
+    alone = pod("d", NO, BURSTABLE, stays=True)
+    node = NodePlanned(cpus=PLAIN_X, held=own(lse=("2-3", LSE)), pods=(alone, LSE_POD))
+
+    written = cpus_written(tree(alone, LSE_POD, version=version), node)
+    assert written.get("burstable") == ("0-1,4-23" if version is V2 else None)
+
+
+@pytest.mark.parametrize("version", [V1, V2])
+@pytest.mark.parametrize(
+    "alone", [CLAIMING, pod("d", LSR, BURSTABLE, status=status('{"cpuset":"2-3"}'))]
+)
+def test_removal_leaves_alone_whom_others_bound(alone: PodPlanned, version: CgroupVersion) -> None:
+    """A claim's driver, or whoever bound a Pod that the ledger does not have."""
+    there = on(tree(alone, LS_POD, version=version), c_d="2-3", podls="0-1", c_ls="0-1", s_ls="0-1")
+    node = NodePlanned(cpus=PLAIN_X, held={}, pods=(alone, LS_POD))
+
+    written = {one.path for one in plan_removal(there, node).writes}
+    assert "burstable/podls/c-ls" in written
+    assert not [path for path in written if path.startswith("burstable/podd")]
 
 
 def test_an_empty_shared_pool_moves_nobody() -> None:
@@ -349,23 +436,12 @@ def test_memory_nodes_follow_the_reservation() -> None:
     assert not [one for one in writes(tree(lsr), kubelets) if one[1] == "cpuset.mems"]
 
 
-@pytest.mark.parametrize(
-    ("more", "about"),
-    [
-        pytest.param({"kernel": (6, 6)}, "cgroup v2, kernel 6.6", id="an older kernel"),
-        pytest.param(
-            {"above": parse_cpuset("0-3"), "kubepods": "room/kubepods"},
-            "above room/kubepods exclusive are 0-3",
-            id="nothing above kubepods is written",
-        ),
-    ],
-)
-def test_where_no_partition_can_be_narrowing_holds_alone(more: dict[str, Any], about: str) -> None:
+def test_where_no_partition_can_be_narrowing_holds_alone() -> None:
     """It is told of each LSE Pod."""
-    there = replace(tree(*WORKED.pods), **more)
+    there = replace(tree(*WORKED.pods), kernel=(6, 6))
     found = plan(there, WORKED)
 
-    assert [one.about for one in found.unbound] == [about]
+    assert [one.about for one in found.unbound] == ["cgroup v2, kernel 6.6"]
     assert not [one for one in found.writes if "exclusive" in one.file or "partition" in one.file]
 
 

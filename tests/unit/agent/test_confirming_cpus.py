@@ -292,7 +292,7 @@ def test_who_runs_on_cpus_that_others_have_alone_is_told(
 
 def test_who_runs_on_the_cpus_of_its_own_claim_crosses_nobody_and_others_there_do() -> None:
     """A claim is among the owners, as an LSE Pod is."""
-    user = replace(planned("q", QosClass.LS), claims_cpus=True, claimed=parse_cpuset("2-3"))
+    user = replace(planned("q", QosClass.LS), stays=True, claimed=parse_cpuset("2-3"))
     owners = {"c": PodCpus(cpus=parse_cpuset("2-3"), qos=QosClass.LSE)}
     cgroups = (cgroup("q-main", "2-3"), cgroup("r-main", "3-4"))
     message = say(here(*cgroups, pods=(user, planned("r", QosClass.BE))), owners=owners)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 
-from agent.decide.container_cpus import CpuSource, KubeQos, PodOnNode, binding_of
-from agent.decide.holders import NOBODY, Holders, holders_after
-from agent.decide.pools import NodeCpus, Pools, joined, pools_of
+from agent.decide.container_cpus import KubeQos, PodOnNode, bound_to
+from agent.decide.holders import claimed_cpus, own_cpus
+from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
 from ledger.domain.annotations.cpu import ResourceStatus
 from ledger.domain.annotations.qos import QosClass
-from ledger.domain.cpuset import CpuSet, cpuset_of, format_cpuset, parse_cpuset
-from ledger.domain.log.events import LedgerEvent, PodObserved, PodReleased, PodReserved, PodVoided
+from ledger.domain.cpuset import CpuSet, cpuset_of, parse_cpuset
+from ledger.domain.log.events import (
+    ClaimObserved,
+    ClaimReleased,
+    ClaimReserved,
+    ClaimVoided,
+    LedgerEvent,
+    PodObserved,
+    PodReleased,
+    PodReserved,
+    PodVoided,
+)
 from ledger.domain.request.requests import PodSnapshot
 from tests.support.stores import claim, claim_ended, seen_claim
 from tests.support.topologies import MACHINE_X
@@ -61,10 +69,24 @@ def gone(name: str) -> PodReleased:
     return PodReleased(pod_uid=name, attempt=1, node_uid="x", reason="deleted")
 
 
-def holding(events: Iterable[LedgerEvent], holders: Holders = NOBODY) -> Holders:
-    """Return the node's holders after some events."""
+Holders = dict[tuple[str, int], PodCpus]
+"""UID and attempt of a Pod or a claim -> its own CPUs."""
+
+
+def holding(events: Iterable[LedgerEvent]) -> Holders:
+    """Return who has CPUs of node x to himself after some events."""
+    holders: Holders = {}
     for event in events:
-        holders = holders_after(holders, "x", event)
+        match event:
+            case PodReserved() | PodObserved() if event.node_uid == "x" and event.cpuset:
+                holders[event.pod_uid, event.attempt] = own_cpus(event)
+            case ClaimReserved() | ClaimObserved() if event.node_uid == "x" and event.cpuset:
+                holders[event.pod_uid, event.attempt] = claimed_cpus(event.cpuset)
+            case PodReleased() | PodVoided() | ClaimReleased() | ClaimVoided():
+                if event.node_uid == "x":
+                    holders.pop((event.pod_uid, event.attempt), None)
+            case _:
+                pass
     return holders
 
 
@@ -76,7 +98,7 @@ def pools(*events: LedgerEvent) -> Pools:
 def usable(qos: QosClass, after: Pools, kube: KubeQos = KubeQos.BURSTABLE) -> CpuSet:
     """Return the CPUs that a Pod without any of its own is bound to."""
     pod = PodOnNode(status=ResourceStatus(), qos=qos, kube_qos=kube)
-    return binding_of(pod, after).cpus
+    return bound_to(pod, after)
 
 
 def test_the_cpus_of_a_claim_are_nobody_elses_until_it_ends() -> None:
@@ -136,9 +158,7 @@ def test_a_resource_status_replaces_what_kubelet_would_bind() -> None:
     status = ResourceStatus(cpuset=parse_cpuset("1,13"))
     pod = PodOnNode(status=status, qos=QosClass.NONE, kube_qos=KubeQos.GUARANTEED)
 
-    binding = binding_of(pod, pools(), kubelet_static=True)
-
-    assert (binding.source, str(binding.cpus)) == (CpuSource.OWN, "1,13")
+    assert str(bound_to(pod, pools())) == "1,13"
 
 
 def test_an_adopted_pod_of_an_earlier_scheduler_is_what_its_label_says() -> None:
@@ -161,28 +181,4 @@ def test_the_pools_are_resized_with_every_event() -> None:
     assert pools(a, b, voided) == pools(a)
     assert pools(a, gone("a"), gone("a")) == pools()
     assert pools(reserved("c", "3", node="y")) == pools()
-    assert holders_after(NOBODY, "x", structs.replace(gone("a"), node_uid="y")) == NOBODY
-
-
-@given(
-    st.lists(st.sets(st.integers(0, 23), min_size=1, max_size=3), max_size=5),
-    st.lists(st.integers(0, 4), max_size=5),
-    st.integers(0, 10),
-)
-def test_it_does_not_matter_how_many_events_come_at_once(
-    held: list[set[int]], ended: list[int], cut: int
-) -> None:
-    """A node that missed some catches up to the same pools as one that saw each."""
-    events: list[LedgerEvent] = [
-        reserved(str(number), format_cpuset(cpuset_of(cpus))) for number, cpus in enumerate(held)
-    ]
-    events += [gone(str(number)) for number in ended]
-
-    caught_up = holding(events[cut:], holding(events[:cut]))
-    after = pools_of(NODE, caught_up.values())
-
-    assert after == pools(*events)
-    left = [cpus for number, cpus in enumerate(held) if number not in ended]
-    assert after.exclusive == cpuset_of({cpu for cpus in left for cpu in cpus})
-    assert len(caught_up) == len(left)
-    assert joined(after.shared) == ALL - after.exclusive
+    assert pools(a, structs.replace(gone("a"), node_uid="y")) == pools(a)

@@ -111,7 +111,7 @@ def test_a_pod_that_has_ended_is_none_and_one_that_can_not_be_read_is_left_alone
     ended["status"]["phase"] = "Succeeded"
     broken["metadata"]["annotations"][ANNOTATION_RESOURCE_STATUS] = "{"
     planned, (doubted,) = planned_pods([ended, broken], {}, ())
-    assert [(one.uid, one.claims_cpus) for one in planned] == [(uid_of(2), True)]
+    assert [(one.uid, one.stays) for one in planned] == [(uid_of(2), True)]
     assert doubted.pod_uid == uid_of(2)
 
 
@@ -125,13 +125,13 @@ def test_a_pod_whose_claim_has_cpus_is_bound_by_the_claims_driver(*, by_template
     else:
         made["spec"]["resourceClaims"] = [entry]
     (planned,), _ = planned_pods([made], {}, [CLAIM])
-    assert (planned.claims_cpus, planned.claimed) == (True, CLAIM.cpus)
+    assert (planned.stays, planned.claimed) == (True, CLAIM.cpus)
     for other, claim in ((pod(1), CLAIM), (made, replace(CLAIM, namespace="else"))):
         (planned,), _ = planned_pods([other], {}, [claim])
-        assert (planned.claims_cpus, planned.claimed) == (False, EMPTY)
+        assert (planned.stays, planned.claimed) == (False, EMPTY)
 
 
-def test_a_claims_cpus_are_in_nobodys_pool() -> None:
+def test_a_stays_are_in_nobodys_pool() -> None:
     """As an LSE Pod's: neither LS nor BE Pods run there, and what the claim's Pod has stays."""
     user, ls, be = pod(1), pod(2, qos="LS", milli=500, limit=False), pod(3, qos="BE", milli=0)
     user["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimName": "mine"}]
@@ -140,8 +140,8 @@ def test_a_claims_cpus_are_in_nobodys_pool() -> None:
     wanted = wanted_of(node)
     left = MACHINE_Y.cpuset - CLAIM.cpus
     assert joined(wanted.pools.shared) == joined(wanted.pools.best_effort) == left
-    assert wanted.pods[uid_of(1)] == PodWanted()
-    assert [wanted.pods[uid_of(one)].sandbox for one in (2, 3)] == [left, left]
+    assert wanted.pods[uid_of(1)] == PodWanted(stays=True)
+    assert [wanted.pods[uid_of(one)].unnamed for one in (2, 3)] == [left, left]
 
 
 def test_where_nobody_says_which_claims_have_cpus_a_pod_with_one_stops_the_plan() -> None:
@@ -188,7 +188,7 @@ def test_nobody_gets_cpus_of_a_holding_that_is_not_believed_and_its_pod_is_left_
     )
     node, _ = node_planned(found(), [pod(2)], held, doubted, {})
     assert node.held[f"{uid_of(2)}/1"].cpus == parse_cpuset("4-5")
-    assert [(one.uid, one.claims_cpus) for one in node.pods] == [(uid_of(2), True)]
+    assert [(one.uid, one.stays) for one in node.pods] == [(uid_of(2), True)]
 
 
 def _fields(one: Any) -> Json:  # noqa: ANN401 - a dataclass

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.decide.container_cpus import Binding, CpuSource, KubeQos, PodOnNode, binding_of
+from agent.decide.container_cpus import KubeQos, PodOnNode, bound_to
 from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaNodeResources, ResourceStatus
 from ledger.domain.annotations.qos import QosClass
@@ -131,90 +129,39 @@ GUARANTEED, BEST_EFFORT = KubeQos.GUARANTEED, KubeQos.BEST_EFFORT
 
 
 @pytest.mark.parametrize(
-    ("pod", "source", "cpus"),
+    ("pod", "cpus"),
     [
-        pytest.param(on_node(LSR, status=OWN_CPUS), CpuSource.OWN, "2-3,14-15", id="1 own CPUs"),
-        pytest.param(on_node(BE, status=OWN_CPUS), CpuSource.OWN, "2-3,14-15", id="1 whatever QoS"),
+        pytest.param(on_node(LSR, status=OWN_CPUS), "2-3,14-15", id="1 own CPUs"),
+        pytest.param(on_node(BE, status=OWN_CPUS), "2-3,14-15", id="1 whatever QoS"),
         pytest.param(
             on_node(LS, status=of_numa(1, cpu="2")),
-            CpuSource.POOLS_NAMED,
             "8-11,20-23",
             id="2 numa",
         ),
-        pytest.param(
-            on_node(LS, status=POOL_OF_NODE_1), CpuSource.POOLS_NAMED, "8-11,20-23", id="2 pools"
-        ),
-        pytest.param(
-            on_node(LS, status=of_numa(1, hugepages="2Mi")), CpuSource.SHARED, SHARED, id="2 no cpu"
-        ),
-        pytest.param(on_node(SYSTEM), CpuSource.SYSTEM, "0", id="3 the system's"),
-        pytest.param(on_node(LS), CpuSource.SHARED, SHARED, id="4 all shared pools"),
-        pytest.param(on_node(BE), CpuSource.BEST_EFFORT, BE_POOL, id="5 as its class's cgroup"),
-        pytest.param(on_node(NONE), CpuSource.SHARED, SHARED, id="6 Burstable"),
-        pytest.param(on_node(NONE, GUARANTEED), CpuSource.SHARED, SHARED, id="6 Guaranteed"),
-        pytest.param(
-            on_node(NONE, BEST_EFFORT), CpuSource.BEST_EFFORT, BE_POOL, id="6 BestEffort, likewise"
-        ),
+        pytest.param(on_node(LS, status=POOL_OF_NODE_1), "8-11,20-23", id="2 pools"),
+        pytest.param(on_node(LS, status=of_numa(1, hugepages="2Mi")), SHARED, id="2 no cpu"),
+        pytest.param(on_node(SYSTEM), "0", id="3 the system's"),
+        pytest.param(on_node(LS), SHARED, id="4 all shared pools"),
+        pytest.param(on_node(BE), BE_POOL, id="5 as its class's cgroup"),
+        pytest.param(on_node(NONE), SHARED, id="6 Burstable"),
+        pytest.param(on_node(NONE, GUARANTEED), SHARED, id="6 Guaranteed"),
+        pytest.param(on_node(NONE, BEST_EFFORT), BE_POOL, id="6 BestEffort, likewise"),
     ],
 )
-def test_the_first_rule_that_fits_binds_a_container(
-    pod: PodOnNode, source: CpuSource, cpus: str
-) -> None:
+def test_the_first_rule_that_fits_binds_a_container(pod: PodOnNode, cpus: str) -> None:
     """Koordinator contract 9.3, kubelet's CPU manager policy `none`."""
-    binding = binding_of(pod, example(), system=parse_cpuset("0"))
-
-    assert binding == Binding(source=source, cpus=parse_cpuset(cpus))
-
-
-def test_what_kubelet_pins_is_left_alone() -> None:
-    """Koordinator contract 9.3 and 9.5: no fight over CPU sets that kubelet gives."""
-    pod = replace(on_node(NONE, GUARANTEED), whole_cpus=True)
-
-    for qos in (NONE, LS):
-        one = replace(pod, qos=qos)
-        assert binding_of(one, example(), kubelet_static=True) == Binding(source=CpuSource.KUBELET)
-    assert binding_of(pod, example()).source is CpuSource.SHARED
-
-
-@pytest.mark.parametrize(
-    ("pod", "source", "cpus"),
-    [
-        pytest.param(on_node(NONE), CpuSource.SHARED, SHARED, id="Burstable"),
-        pytest.param(on_node(NONE, GUARANTEED), CpuSource.SHARED, SHARED, id="parts of CPUs"),
-        pytest.param(
-            replace(on_node(NONE), whole_cpus=True),
-            CpuSource.SHARED,
-            SHARED,
-            id="Burstable, whole",
-        ),
-        pytest.param(on_node(LS, GUARANTEED), CpuSource.SHARED, SHARED, id="LS"),
-        pytest.param(on_node(NONE, BEST_EFFORT), CpuSource.BEST_EFFORT, BE_POOL, id="BestEffort"),
-        pytest.param(on_node(BE), CpuSource.BEST_EFFORT, BE_POOL, id="BE"),
-    ],
-)
-def test_kubelets_own_shared_pool_binds_nobody(
-    pod: PodOnNode, source: CpuSource, cpus: str
-) -> None:
-    """
-    CPU proposal, "Take over kubelet CPU management policies": kubelet's is replaced by ours.
-
-    Its static policy writes every other container's CPUs, and does not know what we gave away.
-    """
-    binding = binding_of(pod, example(), kubelet_static=True)
-
-    assert binding == Binding(source=source, cpus=parse_cpuset(cpus))
+    assert str(bound_to(pod, example(), system=parse_cpuset("0"))) == cpus
 
 
 def test_best_effort_pods_get_their_pools_where_they_are_managed() -> None:
     """Koordinator contract 9.3, gate BECPUManager: LSR's CPUs too, never LSE's."""
-    everywhere = binding_of(on_node(BE), example())
-    numa = binding_of(
+    everywhere = bound_to(on_node(BE), example())
+    numa = bound_to(
         on_node(BE, status=of_numa(0, **{"kubernetes.io/batch_cpu": "2000"})),
         example(),
     )
 
-    assert (everywhere.source, str(everywhere.cpus)) == (CpuSource.BEST_EFFORT, BE_POOL)
-    assert (numa.source, str(numa.cpus)) == (CpuSource.POOLS_NAMED, "1-5,12-17")
+    assert (str(everywhere), str(numa)) == (BE_POOL, "1-5,12-17")
 
 
 def test_no_pool_is_nothing() -> None:

@@ -16,7 +16,7 @@ from tests.support.examples import seeds
 from tests.support.topologies import MACHINE_X
 
 LSE, LSR = QosClass.LSE, QosClass.LSR
-WORKED = Load(capacity=24_000, pods=7_100, host=500, system=1_000, reserved=2_000)
+WORKED = Load(capacity=24_000, pods=7_600, system=1_000, reserved=2_000)
 EVERY = MACHINE_X.cpuset
 
 
@@ -43,7 +43,7 @@ def test_the_worked_example() -> None:
 
 def test_more_than_is_reserved_counts_as_it_is() -> None:
     """Of what the system uses and what is reserved for it, the greater counts."""
-    busy = Load(capacity=24_000, pods=7_100, host=500, system=3_000, reserved=2_000)
+    busy = Load(capacity=24_000, pods=7_600, system=3_000, reserved=2_000)
 
     assert left_for_best_effort(busy, threshold_percent=65) == 5_000
 
