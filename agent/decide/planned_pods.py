@@ -164,7 +164,7 @@ def left_alone(pod_uid: str) -> PodPlanned:
 
 def believed_cpus(
     believing: Believing,
-    known: NodeHoldings | None,
+    known: NodeHoldings,
     pods: Sequence[Object],
     *,
     is_heard: bool,
@@ -176,10 +176,9 @@ def believed_cpus(
     """
     found: dict[str, HeldByPod] = {}
     doubted = []
-    for one in () if known is None else known.pods():
+    for one in known.pods():
         if not any(part.cpus for part in one.containers):
             continue
-        assert known is not None, "it has holdings"
         try:
             if is_granted(one):
                 believing.holding(one, known)

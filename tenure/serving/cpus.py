@@ -238,7 +238,7 @@ class Known:
             held, doubted = believed_cpus(
                 self.told.believing, link.holdings, pods.pods, is_heard=link.is_heard
             )
-            whole = replace(found, told=link.holdings.cpu_claims if link.holdings else None)
+            whole = replace(found, told=link.holdings.cpu_claims)
             node, unread = node_planned(whole, pods.pods, held, doubted, words, memo=self._memo)
             self._node = kept_back(node, late)
             self._inputs, self._late, self.doubted = inputs, late, (*doubted, *unread)
