@@ -69,7 +69,7 @@ def plan_removal(tree: CgroupTree, node: NodePlanned) -> Plan:
     """
     Return the writes that give everything back; what kubelet's static policy gave stays.
 
-    Nothing is written of Pods that stay: somebody else may have bound them.
+    So do containers of Pods that stay: somebody else may have bound them.
     On v2 a cgroup that was narrowed once and has tasks can't be emptied: it gets every CPU. A CPU
     that is added to the machine later is not among them.
     """
@@ -125,8 +125,9 @@ class _Planning:
 
         A Pod's cgroup has what its containers have, a QoS class's what its Pods and its newborn
         have, so that who is born there touches nobody's own CPUs. Of a Pod that stays that is what
-        it asks for, and the CPUs of its claims: their driver needs them above its containers. Above
-        a container that may get any CPU all is wide, as on v1 with kubelet's static policy.
+        it asks for and has, and with a claim the claim's CPUs and a pool: its driver needs them
+        above its containers. Above a container that may get any CPU all is wide, as on v1 with
+        kubelet's static policy.
         """
         pools = {
             KubeQos.BEST_EFFORT: joined(self.wanted.pools.best_effort),
@@ -141,10 +142,13 @@ class _Planning:
                 continue
             goal, above = self.goals[path], self.by_path[_above(path)]
             if one.pod_uid and self.wanted.pods[one.pod_uid].stays:
+                asked = union([one.cpus & one.effective, *below.get(path, ())])
                 claimed = self.by_uid[one.pod_uid].claimed & self.cpus
-                if one.cpus and not one.container and claimed - one.cpus:
-                    goal.cpus = one.cpus | claimed
-                if asked := union([one.cpus, claimed, *below.get(path, ())]) & self.cpus:
+                if claimed and not one.container:
+                    pool = pools[kube_qos_of(path) or KubeQos.BURSTABLE] or one.effective
+                    asked = union([claimed, *below.get(path, ())]) | pool & self.cpus
+                    asked = goal.cpus = wide if is_kubelets else asked
+                if asked:
                     below.setdefault(above.path, []).append(asked)
                 continue
             if one.container:
@@ -179,7 +183,7 @@ class _Planning:
         shared = self.cpus - union(one.given for one in self.names.values() if static)
         for path, one in self.by_path.items():
             goal = self.goals[path]
-            if one.pod_uid and self.wanted.pods[one.pod_uid].stays:
+            if one.container and self.wanted.pods[one.pod_uid].stays:
                 continue
             goal.cpus = self.cpus if path and one.cpus else None
             goal.mems = self.mems if path and one.mems and self.node.binds_memory else None

@@ -161,7 +161,8 @@ class PodPlanned:
 
     Attributes:
         status: of its `resource-status`; CPUs of its own count only as far as the ledger has them.
-        stays: nothing of it is written. It can't be read, is not believed, or has a claim.
+        stays: nothing is written of its containers. It can't be read, is not believed, or has a
+            claim.
         claimed: the CPUs of its claims, whose driver binds it to them.
     """
 

@@ -48,7 +48,7 @@ class PodWanted:
         own: the Pod's own CPUs; it has no CFS quota then.
         alone: nobody else may run on them.
         mems: memory nodes of all its containers.
-        stays: nothing of it is written.
+        stays: nothing is written of its containers.
     """
 
     containers: Mapping[str, CpuSet] = field(default_factory=dict)

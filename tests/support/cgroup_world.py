@@ -46,7 +46,11 @@ KINDS: Final = {
     "BE": (BE, KubeQos.BEST_EFFORT, False),
     "BestEffort": (NO, KubeQos.BEST_EFFORT, False),
     "Guaranteed": (NO, KubeQos.GUARANTEED, True),
+    "Claim": (LS, KubeQos.BURSTABLE, False),
+    "Guaranteed claim": (LS, KubeQos.GUARANTEED, False),
 }
+CLAIMS: Final = {"Claim", "Guaranteed claim"}
+"""Their CPUs are a claim's, whose driver binds the container to them, once it can."""
 
 
 @dataclass
@@ -91,12 +95,12 @@ class World:
         self.made += 1
         pod = PodThere(uid=f"{self.made:04}", kind=kind)
         size = self.rng.randint(1, 3)
-        if qos in {LSE, LSR}:
+        if qos in {LSE, LSR} or kind in CLAIMS:
             free = self.shared() - RESERVED
             if len(free) <= size:
                 return None
             pod.own = frozenset(self.rng.sample(sorted(free), size))
-        if qos is LS and self.rng.random() < 0.5:
+        if qos is LS and kind not in CLAIMS and self.rng.random() < 0.5:
             pod.named = self.rng.choice([0, 1])
         if self.static and whole and kube_qos is KubeQos.GUARANTEED:
             free = self.kubelets_pool() - RESERVED
@@ -122,6 +126,14 @@ class World:
         if self.static:
             cpus = pod.pinned or self.kubelets_pool()
             self.kernel.write(path, "cpuset.cpus", ",".join(map(str, sorted(cpus))))
+
+    def drivers_write(self) -> None:
+        """Claims' drivers bind who has claims: what is above their containers lets them."""
+        for pod in self.pods.values():
+            for container in pod.containers if pod.is_there and pod.own else ():
+                if pod.kind in CLAIMS:
+                    cpus = ",".join(map(str, sorted(pod.own)))
+                    self.kernel.write(f"{pod.path}/{container}", "cpuset.cpus", cpus)
 
     def kubelet_writes(self) -> None:
         """Kubelet's static policy writes its own shared pool into whoever it pinned not."""
@@ -196,7 +208,8 @@ class World:
 
     def best_effort(self) -> Numbers:
         """Return the CPUs for BE Pods."""
-        lse = (pod.own for pod in self.pods.values() if KINDS[pod.kind][0] is LSE)
+        alone = {"LSE", "Burstable LSE"} | CLAIMS
+        lse = (pod.own for pod in self.pods.values() if pod.kind in alone)
         return self.kubelets_pool() - frozenset[int]().union(*lse)
 
     def forbidden(self, pod: PodThere) -> Numbers:
@@ -216,6 +229,8 @@ class World:
     def expected(self, pod: PodThere, leaf: str) -> Numbers:
         """Return the CPUs that tasks of a container are to have; none = as it is."""
         qos, kube_qos, _ = KINDS[pod.kind]
+        if pod.own and pod.kind in CLAIMS:
+            return NONE if leaf == pod.sandbox else pod.own
         if pod.own:
             return self.owned(pod)
         if pod.pinned:
@@ -235,7 +250,9 @@ class World:
     def node(self) -> NodePlanned:
         """Return what the ledger and kubelet say."""
         held = {
-            f"{pod.uid}/1": PodCpus(cpus=cpuset_of(pod.own), qos=KINDS[pod.kind][0])
+            f"{'claim-' * (pod.kind in CLAIMS)}{pod.uid}/1": PodCpus(
+                cpus=cpuset_of(pod.own), qos=LSE if pod.kind in CLAIMS else KINDS[pod.kind][0]
+            )
             for pod in self.pods.values()
             if pod.own
         }
@@ -259,6 +276,8 @@ class World:
                     )
                     for container, name in pod.containers.items()
                 ),
+                stays=pod.kind in CLAIMS and bool(pod.own),
+                claimed=cpuset_of(pod.own if pod.kind in CLAIMS else NONE),
             )
             for pod in self.pods.values()
             if pod.is_there
@@ -313,6 +332,7 @@ class World:
 
     def check(self) -> None:
         """Everybody has what is his."""
+        self.drivers_write()
         for pod in self.pods.values():
             for leaf in [*pod.containers, pod.sandbox] if pod.is_there else ():
                 wanted = self.expected(pod, leaf)
