@@ -18,6 +18,8 @@ from agent.report.condition import Condition
 
 MARK: Final = "cpus-bound"
 """The file of `--state` that is there while something that we wrote may be in force."""
+SETTLE_SECONDS: Final = 5.0
+"""A container that the runtime was told to bind may be made so long after."""
 TRIES_MAX: Final = 5
 REWRITES_MAX: Final = 5
 REWRITE_SECONDS: Final = 60.0
@@ -72,6 +74,11 @@ class Binder:
     state: Path
     clock: Callable[[], float]
     _wrote: dict[tuple[str, str], tuple[str, list[float]]] = field(default_factory=dict)
+    _bound_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin: another process may have bound until now."""
+        self._bound_at = self.clock()
 
     @property
     def is_marked(self) -> bool:
@@ -101,7 +108,7 @@ class Binder:
         planner = plan_removal if removes else plan
         applied, left, done = Applied(), list[Write](), list[Write]()
         for _ in range(TRIES_MAX):
-            tree, whole = self.tree.look(whole=whole), False
+            tree, whole = self.tree.look(whole=whole or removes), False
             made = planner(tree, node)
             if not (allowed or removes):
                 break
@@ -113,9 +120,11 @@ class Binder:
             self._note(applied.done, tree)
             done += applied.done
             if not applied.refused:
-                if removes and not planner(self.tree.look(), node).writes:
-                    (self.state / MARK).unlink(missing_ok=True)
                 break
+        if made.writes or not removes:
+            self._bound_at = self.clock()
+        elif self.clock() - self._bound_at >= SETTLE_SECONDS:
+            (self.state / MARK).unlink(missing_ok=True)
         return Round(
             tree=tree,
             node=node,

@@ -27,6 +27,7 @@ from typing import Final
 from agent.cpus import nri_messages, ttrpc
 from agent.cpus.nri_messages import Bound, Call, Happening
 from agent.decide.wanted_cpus import Wanted
+from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import TenureError
 
 SOCKET: Final = Path("/var/run/nri/nri.sock")
@@ -40,7 +41,7 @@ PAUSE_SECONDS_MAX: Final = 30.0
 STEADY_SECONDS: Final = 10.0
 LOST_MAX: Final = 3
 LOST_SECONDS: Final = 600.0
-REFUSED_MAX: Final = 2  # containers made without our CPUs alone: that is another plugin
+REFUSED_MAX: Final = 2  # within LOST_SECONDS, made without our CPUs alone: another plugin
 _RECEIVED: Final = 65_536
 _log: Final = logging.getLogger("tenure.agent.nri")
 
@@ -61,13 +62,18 @@ class Snapshot:
     kubelet_binds: bool = False
 
 
-def snapshot_of(wanted: Wanted, *, kubelet_binds: bool) -> Snapshot:
-    """Return what cgroups are planned by, for the runtime; with CPUs of its own goes no quota."""
+def snapshot_of(wanted: Wanted, *, kubelet_binds: bool, v1: bool) -> Snapshot:
+    """
+    Return what cgroups are planned by, for the runtime; with CPUs of its own goes no quota.
+
+    On v1 a container of a pool is not named: the runtime copies the Pod's CPUs, and is refused
+    those that a round has taken from it since.
+    """
     bound = {
         (uid, name): Bound(cpus=cpus, mems=pod.mems, quota=not pod.own)
         for uid, pod in wanted.pods.items()
         for name, cpus in pod.containers.items()
-        if not pod.stays
+        if not pod.stays and (pod.own or not v1)
     }
     return Snapshot(bound=bound, kubelet_binds=kubelet_binds)
 
@@ -119,7 +125,7 @@ class Answering:
         """Who else sets CPUs; empty = nobody."""
         self._clock = clock
         self._tries: dict[tuple[str, str], _Try] = {}
-        self._refused = 0
+        self._refused: tuple[float, ...] = ()
 
     def answer(
         self, snapshot: Snapshot, method: str, payload: bytes
@@ -187,10 +193,13 @@ class Answering:
 
     def _judge(self, snapshot: Snapshot, call: Call, made: _Try) -> None:
         """Look at a container that was made without our CPUs, after one that was not with them."""
-        self._refused += 1
         sets = (call.cpus, call.mems)
-        others = any(sets) and (not snapshot.kubelet_binds or sets != made.sets)
-        if others or self._refused >= REFUSED_MAX:
+        if not any(sets):
+            return  # it failed for another reason
+        now = self._clock()
+        self._refused = (*(one for one in self._refused if now - one < LOST_SECONDS), now)
+        others = not snapshot.kubelet_binds or sets != made.sets
+        if others or len(self._refused) >= REFUSED_MAX:
             self.conflict = (
                 "the runtime makes containers without our CPUs alone, as beside another NRI plugin"
                 f" that sets them: container={call.container} cpus={call.cpus!r} mems={call.mems!r}"
@@ -340,5 +349,7 @@ def _key(call: Call) -> tuple[str, str]:
 
 
 def _wanted(snapshot: Snapshot, call: Call) -> Bound | None:
-    bound = snapshot.bound.get(_key(call))
+    bound = snapshot.bound.get(_key(call), Bound())
+    if snapshot.kubelet_binds and bound.quota and call.cpus:  # kubelet may know better by now
+        bound = replace(bound, cpus=bound.cpus & parse_cpuset(call.cpus))
     return None if bound == Bound() else bound

@@ -28,11 +28,14 @@ _TABLES: Final[Tables] = {
     "OptionalInt64": ((1, "value", "int64"),),
     "LinuxCPU": ((2, "quota", "OptionalInt64"), (6, "cpus", "string"), (7, "mems", "string")),
     "LinuxResources": ((2, "cpu", "LinuxCPU"),),
-    "LinuxPodSandbox": ((3, "cgroup_parent", "string"),),
-    "PodSandbox": ((3, "uid", "string"), (8, "linux", "LinuxPodSandbox")),
+    "PodSandbox": ((3, "uid", "string"),),
     "LinuxContainer": ((3, "resources", "LinuxResources"),),
     "Container": ((1, "id", "string"), (3, "name", "string"), (11, "linux", "LinuxContainer")),
-    "Call": ((1, "pod", "PodSandbox"), (2, "container", "Container")),
+    "Call": (
+        (1, "pod", "PodSandbox"),
+        (2, "container", "Container"),
+        (3, "linux_resources", "LinuxResources"),  # of UpdateContainer: what is asked for
+    ),
     "StateChangeEvent": (
         (1, "event", "int32"),
         (2, "pod", "PodSandbox"),
@@ -87,13 +90,11 @@ class Call:
     One call about a Pod or a container of it, whose fields are empty then.
 
     Attributes:
-        cgroup_parent: the Pod's cgroup, as kubelet named it.
-        cpus: the container's CPUs as everybody before us left them.
+        cpus: the container's CPUs as everybody before us left them, or as an update asks.
     """
 
     happening: Happening
     pod_uid: str
-    cgroup_parent: str
     container: str
     container_id: str
     cpus: str
@@ -130,10 +131,11 @@ def call_of(method: str, payload: bytes) -> Call | None:
     if happening is None:
         return None
     cpu = read.container.linux.resources.cpu
+    if method == "UpdateContainer":
+        cpu.MergeFrom(read.linux_resources.cpu)
     return Call(
         happening=happening,
         pod_uid=read.pod.uid,
-        cgroup_parent=read.pod.linux.cgroup_parent,
         container=read.container.name,
         container_id=read.container.id,
         cpus=cpu.cpus,

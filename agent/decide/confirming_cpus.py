@@ -77,36 +77,21 @@ def said_of_cpus(
     def given(one: HeldByPod, _look: Look) -> GivenNow | None:
         return _given(one, by_place.get(one.pod_uid, ()), here.online)
 
-    live = frozenset(one.pod_uid for one in containers)
+    live, own = frozenset(one.pod_uid for one in containers), of_cpus(known)
     look = Look(places=here.places, live=live, complete=here.complete)
-    there, own = live | frozenset(here.places or ()), of_cpus(known)
+    there = live.union(here.places or ())
     since = {
-        key: float("-inf") if one.pod_uid in there else state.since.get(key, now)
-        for key, one in own.held.items()
+        key: float("-inf") if key[0] in there else state.since.get(key, now) for key in own.held
     }
-    coming = {
-        one.pod_uid
-        for key, one in own.held.items()
-        if one.phase in _COMING and now - since[key] < COMING_SECONDS
-    }
+    young = {key for key, at in since.items() if now - at < COMING_SECONDS}
+    wants = {key[0] for key in young if own.held[key].phase in _COMING} - state.gone
     crossing = dict(sorted(crossings(containers, here.planned, owners).items())[:PODS_MAX])
-    told, is_due = frozenset(crossing.items()), now - state.runs_at >= AGAIN_SECONDS
-    tells = here.complete and (is_due or told != state.ran)
-    after, message = said(
-        state,
-        own,
-        look,
-        now=now,
-        wants=coming - state.gone,
-        given=given,
-        most=PODS_MAX - len(crossing) * tells,
-    )
-    after = replace(
-        after,
-        since=since,
-        ran=told if tells else state.ran,
-        runs_at=now if tells or is_due else state.runs_at,
-    )
+    ran, is_due = frozenset(crossing.items()), now - state.runs_at >= AGAIN_SECONDS
+    tells = here.complete and (is_due or ran != state.ran)
+    most = PODS_MAX - len(crossing) * tells
+    after, message = said(state, own, look, now=now, wants=wants, given=given, most=most)
+    at = now if tells or is_due else state.runs_at
+    after = replace(after, since=since, ran=ran if tells else state.ran, runs_at=at)
     return after, replace(message, runs=None, crossing=crossing if tells else None)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from ledger.domain.annotations.tenure import visible_key
+from ledger.domain.kube.pod_spec import ENDED_PHASES
 from ledger.domain.resources import ENV_NVIDIA_VISIBLE
 
 NAME: Final = "tenure-agent-probe-"
@@ -28,7 +29,6 @@ SHOWN: Final = "shown"
 BLANK: Final = "blank"
 MEMORY: Final = "256Mi"
 _PLACES: Final = {SHOWN: "0", BLANK: "1"}
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 Object = Mapping[str, Any]
 
@@ -170,7 +170,7 @@ def judged(pod: Object, *, card: str, minor: int) -> Proof | None:
         card: the UUID that its annotation names; `minor`: of that card's device node.
     """
     status = pod.get("status") or {}
-    if status.get("phase") not in _ENDED:
+    if status.get("phase") not in ENDED_PHASES:
         return None
     found = {}
     for name in _PLACES:

@@ -19,6 +19,8 @@ from agent.decide.pod_words import PodWords, pod_words
 from agent.https import Caller, NoAnswerError
 from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import text_in
+from ledger.domain.kube.pod_spec import ENDED_PHASES
 from ledger.domain.resources import (
     ANNOTATION_RESOURCE_STATUS,
     ANNOTATION_TENURE_PROOF,
@@ -143,6 +145,15 @@ class PodsHere:
         self.problem = "kubelet was not asked yet"
         self.changed: list[Callable[[], None]] = []
         """Called after each answer."""
+
+    def running(self) -> list[Pod]:
+        """Return the Pods that kubelet runs or will."""
+        return [pod for pod in self.pods if text_in(pod, "status", "phase") not in ENDED_PHASES]
+
+    def places(self) -> dict[str, Mapping[str, str]]:
+        """Return by UID of each of them where its containers are, as far as that is known."""
+        found = {uid: self.words(uid) for uid in (pod["metadata"]["uid"] for pod in self.running())}
+        return {uid: {} if word is None else word.places for uid, word in found.items()}
 
     def words(self, pod_uid: str) -> PodWords | None:
         """Return what is said of a Pod; None = not known yet, and kubelet is asked soon."""

@@ -9,11 +9,10 @@ from typing import Any, Final, Protocol
 from agent.decide.node_holdings import CpuClaim, HeldByPod
 from ledger.domain.annotations.proof import EVERY
 from ledger.domain.kube.object_fields import text_in
-from ledger.domain.kube.pod_spec import pod_total, read_pod
+from ledger.domain.kube.pod_spec import ENDED_PHASES, pod_total, read_pod
 from ledger.domain.vocabulary import Vocabulary
 
 _INIT: Final = "init-"
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 Amounts = tuple[int, int]
 """Core percent and bytes."""
@@ -58,7 +57,7 @@ def asked_by_living(pods: Iterable[Mapping[str, Any]], vocabulary: Vocabulary) -
     amounts: dict[str, int] = {}
     uids = []
     for pod in pods:
-        if text_in(pod, "status", "phase") in _ENDED:
+        if text_in(pod, "status", "phase") in ENDED_PHASES:
             continue
         spec = read_pod(pod, vocabulary)
         uids.append(spec.uid)

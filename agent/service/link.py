@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Final, Protocol
 
 import msgspec
 
-from agent.decide.claim_ends import EndingClaim
-from agent.decide.confirming import Observed
+from agent.decide.confirming import Said
 from agent.decide.following import WAIT_SECONDS, Following, failed, refused, told_all, told_changes
 from agent.decide.node_holdings import NodeHoldings
 from agent.https import Caller, NoAnswerError
@@ -27,8 +26,6 @@ from agent.service.wire import (
     read_verdicts,
 )
 from agent.witness.history import Shown
-from ledger.domain.annotations.proof import ProvenContainer
-from ledger.domain.cpuset import CpuSet
 from ledger.domain.errors import InputError, TenureError
 
 PATH: Final = "/agents/v1"
@@ -121,22 +118,9 @@ class ServiceLink:
             async with self._turn:
                 self._become(await self._asked())
 
-    async def confirm(
-        self,
-        assigned: Iterable[tuple[str, int, Iterable[ProvenContainer]]] = (),
-        gone: Iterable[str] = (),
-        *,
-        observed: Iterable[Observed] = (),
-        here: Iterable[str] = (),
-        runs: Iterable[str] | None = None,
-        after: int | None = None,
-        claims: Iterable[EndingClaim] = (),
-        crossing: Mapping[str, CpuSet] | None = None,
-    ) -> Verdicts:
+    async def confirm(self, said: Said, *, after: int | None = None) -> Verdicts:
         """
-        Confirm what containers were given, of which Pods and claims nothing is left.
-
-        And what others gave, and what runs.
+        Confirm what is to be said.
 
         Args:
             after: `sequence` as it was before anybody looked: it does not count if another message
@@ -146,17 +130,7 @@ class ServiceLink:
             NoAnswerError, RefusedError: say it again later.
             InputError: we have no token, or the answer can't be read.
         """
-        number = None if after is None else after + 1
-        body = confirmation(
-            assigned,
-            gone,
-            observed,
-            here,
-            runs,
-            sequence=number,
-            claims=claims,
-            crossing=crossing,
-        )
+        body = confirmation(said, None if after is None else after + 1)
         path = f"{PATH}/confirmations"
         answer = await self._caller.call(path, seconds=CALL_SECONDS, body=body)
         if answer.status != _GOOD:

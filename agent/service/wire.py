@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from agent.decide.claim_ends import NOTHING_ASKED, AskedClaims, EndingClaim
-from agent.decide.confirming import Observed
+from agent.decide.claim_ends import NOTHING_ASKED, AskedClaims
+from agent.decide.confirming import Observed, Said
 from agent.decide.node_holdings import Change, CpuClaim, HeldByPod, NodeHoldings, Origin
 from agent.witness.history import AGAIN_SECONDS_MAX, Shown
 from ledger.domain.annotations.proof import BoundContainer, ProvenContainer
@@ -133,36 +132,14 @@ def read_reason(body: bytes) -> str:
         return body[:200].decode(errors="replace")
 
 
-def confirmation(
-    assigned: Iterable[tuple[str, int, Iterable[ProvenContainer]]],
-    gone: Iterable[str],
-    observed: Iterable[Observed] = (),
-    here: Iterable[str] = (),
-    runs: Iterable[str] | None = None,
-    *,
-    sequence: int | None = None,
-    claims: Iterable[EndingClaim] = (),
-    crossing: Mapping[str, CpuSet] | None = None,
-) -> bytes:
-    """
-    Return the message of a confirmation.
-
-    Args:
-        assigned: UID of a Pod, attempt, and what its containers were given.
-        gone: UIDs of Pods of which no container and no process is left.
-        observed: what others gave Pods.
-        here: UIDs of Pods of which it was said that they are gone, and that may start.
-        runs: UIDs of all Pods that run here; None = that is not known.
-        sequence: its number; None = the service does not number messages.
-        claims: of which nothing is left.
-        crossing: Pods on CPUs that others have to themselves; None = that is not said.
-    """
+def confirmation(said: Said, sequence: int | None = None) -> bytes:
+    """Return the message of a confirmation; `sequence`: its number, None = messages have none."""
     listed = [
         {"pod_uid": uid, "attempt": attempt, "containers": list(map(_given, containers))}
-        for uid, attempt, containers in assigned
+        for uid, attempt, containers in said.assigned
     ]
-    body: dict[str, Any] = {"assigned": listed, "gone": list(gone), "here": list(here)}
-    body["observed"] = [_observed(each) for each in observed]
+    body: dict[str, Any] = {"assigned": listed, "gone": said.gone, "here": said.here}
+    body["observed"] = [_observed(each) for each in said.observed]
     body["claims"] = [
         {
             "claim_uid": one.claim_uid,
@@ -170,12 +147,12 @@ def confirmation(
             "question": one.question,
             "pods": one.pods,
         }
-        for one in claims
+        for one in said.claims
     ]
-    if runs is not None:
-        body["runs"] = list(runs)
-    if crossing is not None:
-        body["crossing"] = {uid: str(cpus) for uid, cpus in crossing.items()}
+    if said.runs is not None:
+        body["runs"] = said.runs
+    if said.crossing is not None:
+        body["crossing"] = {uid: str(cpus) for uid, cpus in said.crossing.items()}
     if sequence is not None:
         body["sequence"] = sequence
     return msgspec.json.encode(body)

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from agent.checkpoint import FILE_NAME, CheckpointError, DeviceCheckpoint
 from agent.claim_checkpoint import FILE_NAME as CLAIMS_FILE_NAME
 from agent.claim_checkpoint import PreparedClaim
 from agent.decide.claim_ends import ClaimsHere
-from agent.decide.confirming import Confirming, Look, Observed, answered, said, unanswered
+from agent.decide.confirming import Confirming, Look, Observed, Said, answered, said, unanswered
 from agent.decide.node_holdings import NodeHoldings
 from agent.decide.slots import KIND
 from agent.discover.host_files import HostFiles
@@ -29,6 +30,7 @@ from agent.kubelet.watch import SOURCE, PodsHere
 from agent.plugin.files import SpecFolder, read_file
 from agent.plugin.preparing import Holdings
 from agent.service.link import RefusedError, ServiceLink
+from agent.service.wire import Verdicts
 from agent.witness.asking import AwayError, PodResources, Runtime, places
 from agent.witness.history import BAD, Judged, judged, readable
 from agent.witness.seen import SOURCE_AWAY, Read, Seen, Source, seen
@@ -50,7 +52,6 @@ GONE_FILE: Final = "gone.json"
 NOTE_FILE: Final = "ledger.checkpoint"
 CHECKPOINT_CORRUPT: Final = "CheckpointCorrupt"
 UNHEARD: Final = "ServiceUnheard"
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
 _STATIC: Final = frozenset({"file", "http"})
 
 _T = TypeVar("_T")
@@ -81,23 +82,71 @@ class Sources:
     claims_path: Path = Path("/nowhere")
 
 
-class Gate:
+class Speaker:
     """
-    Who may start: nobody whom the service was told to be gone, before that was taken back.
+    Says at the service what was seen, and knows by a file of the folder whom this node called gone.
 
     Attributes:
         state: what was said.
         forgot: whom we called gone is not known: it may be anybody who holds something.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        gone, self.forgot = gone_in(folder)
+        self.state = Confirming(gone=gone)
+
+    def hear_other(self, known: NodeHoldings | None) -> None:
+        """Know whom another process of this node called gone: at an upgrade there are two."""
+        self.forgot = self.forgot or gone_in(self._folder)[1]
+        if not self.forgot:
+            self.become(self.state)
+        elif known is not None:
+            self.become(replace(self.state, gone=frozenset(uid for uid, _ in known.held)))
+            self.forgot = False
+
+    def become(self, state: Confirming) -> None:
+        """Know this from now on; whom we call gone is on disk before anybody is told."""
+        before = self.state.gone
+        state = replace(state, gone=state.gone | (gone_in(self._folder)[0] - before))
+        if state.gone != before or self.forgot:
+            write_durably(self._folder / GONE_FILE, msgspec.json.encode(sorted(state.gone)))
+        self.state = state
+
+    async def say(
+        self, link: ServiceLink, message: Said, after: int | None, held: AbstractSet[str]
+    ) -> Verdicts:
+        """
+        Say it, and know what came of it; `held` as for `confirming.answered`.
+
+        Raises:
+            NoAnswerError, RefusedError, InputError: it is to be said again.
+            OSError: whom we call gone can't be written.
+        """
+        try:
+            verdicts = await link.confirm(message, after=after)
+        except (NoAnswerError, RefusedError, InputError):
+            self.state = unanswered(self.state, message)
+            raise
+        if verdicts.taken:
+            self.become(answered(self.state, message, held))
+        else:  # another message of this node was taken since the look
+            self.state = unanswered(self.state, message)
+        return verdicts
+
+
+class Gate(Speaker):
+    """
+    Who may start: nobody whom the service was told to be gone, before that was taken back.
+
+    Attributes:
         passed: Pods that may have begun to start since the last look began.
         wanted: Pods that wait; `soon` is set by the first.
     """
 
     def __init__(self, holdings: Holdings, folder: Path) -> None:
-        """Begin with whom this node called gone before, by a file of the folder."""
+        super().__init__(folder)
         self._holdings = holdings
-        self._folder = folder
-        gone, self.forgot = gone_in(folder)
-        self.state = Confirming(gone=gone)
         self.passed: set[str] = set()
         self.wanted: set[str] = set()
         self.soon = asyncio.Event()
@@ -142,7 +191,6 @@ class Confirmer:
         link: ServiceLink,
         sources: Sources,
         gate: Gate,
-        state: Path,
         clock: Callable[[], float],
         *,
         gated: bool = True,
@@ -159,7 +207,6 @@ class Confirmer:
         self._link = link
         self._sources = sources
         self._gate = gate
-        self._folder = state
         self._clock = clock
         self._gated = gated
         self._own_pod = own_pod
@@ -185,7 +232,7 @@ class Confirmer:
         before = self._link.sequence  # what is said of this look follows nothing newer
         self._gate.soon.clear()
         self._gate.passed.clear()
-        self._hear_other()
+        self._gate.hear_other(self._link.holdings if self._link.is_heard else None)
         asked = self._link.state.asked
         self._asked = asked.version
         read, claims, faults = await self._read()
@@ -199,12 +246,9 @@ class Confirmer:
             problems.append(Fault(reason=SOURCE_AWAY, message=words))
         known = self._link.holdings
         is_numbered = before is not None or self._link.sequence is None
-        if known is None or not self._link.is_heard or not is_numbered:
+        if known is None or not self._link.is_heard or not is_numbered or self._gate.forgot:
             self.problems = tuple(problems)
             return
-        if self._gate.forgot:
-            self._become(replace(self._gate.state, gone=frozenset(uid for uid, _ in known.held)))
-            self._gate.forgot = False
         look = replace(self._look(known, read, found), claims=claims)
         wants = frozenset(self._gate.passed | self._gate.wanted)
         state, message = said(
@@ -217,45 +261,18 @@ class Confirmer:
             asked=asked.ends,
         )
         if not message.is_empty:
-            self._become(state)
+            self._gate.become(state)
+            held = {uid for uid, _ in known.held}
             try:
-                verdicts = await self._link.confirm(
-                    message.assigned,
-                    message.gone,
-                    observed=message.observed,
-                    here=message.here,
-                    runs=message.runs,
-                    after=before,
-                    claims=message.claims,
-                )
+                verdicts = await self._gate.say(self._link, message, before, held | wants)
             except (NoAnswerError, RefusedError, InputError) as error:
-                self._gate.state = unanswered(state, message)
                 problems.append(Fault(reason=UNHEARD, message=str(error)))
             else:
-                if verdicts.taken:
-                    held = {uid for uid, _ in known.held}
-                    self._become(answered(state, message, held | wants))
-                else:  # another message of this node was taken since the look
-                    self._gate.state = unanswered(state, message)
+                if not verdicts.taken:
                     self._gate.soon.set()
                 _tell(verdicts.assigned, verdicts.observed, verdicts.cleared)
         self._gate.wanted &= self._gate.state.gone  # whoever else waited may start
         self.problems = tuple(problems)
-
-    def _become(self, state: Confirming) -> None:
-        """Know this from now on; whom we call gone is on disk before anybody is told."""
-        before = self._gate.state.gone
-        state = replace(state, gone=state.gone | (gone_in(self._folder)[0] - before))
-        if state.gone != before or self._gate.forgot:
-            write_durably(self._folder / GONE_FILE, msgspec.json.encode(sorted(state.gone)))
-        self._gate.state = state
-
-    def _hear_other(self) -> None:
-        """Know whom another agent of this node called gone: at an upgrade there are two."""
-        if gone_in(self._folder)[1]:
-            self._gate.forgot = True
-        else:
-            self._become(self._gate.state)
 
     # --- looks ----------------------------------------------------------------------------------
 
@@ -343,20 +360,15 @@ class Confirmer:
 
     def _look(self, known: NodeHoldings, read: Read, found: Seen) -> Look:
         pods = self._sources.pods
-        runs = [pod for pod in pods.pods if text_in(pod, "status", "phase") not in _ENDED]
-        uids = [str(pod["metadata"]["uid"]) for pod in runs]
-        words = {uid: pods.words(uid) for uid in uids}
         static = [
             section(pod, "metadata")
-            for pod in runs
+            for pod in pods.running()
             if text_in(pod, "metadata", "annotations", SOURCE) in _STATIC
         ]
         names = {(text_in(one, "namespace"), text_in(one, "name")) for one in static}
         mirrors = {one.pod_uid for one in known.pods() if (one.namespace, one.pod_name) in names}
         return Look(
-            places=None
-            if pods.problem or self._is_without_us(found)
-            else {uid: {} if word is None else dict(word.places) for uid, word in words.items()},
+            places=None if pods.problem or self._is_without_us(found) else pods.places(),
             live=found.live | mirrors | {uid for uid, _ in _outside(found, read)},
             complete=found.complete and not self._is_unlisted(read),
             hidden=frozenset(hidden_cards(known, found)),

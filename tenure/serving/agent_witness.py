@@ -108,7 +108,6 @@ def witness(
         link,
         sources,
         gate,
-        options.state,
         time.monotonic,
         gated=gated,
         own_pod=known.own_pod[1],

@@ -106,6 +106,7 @@ async def serve_cpus(options: CpusOptions) -> None:
             runtime = ByRuntime(options.nri, rounds, told.pods)
             rounds.heard.append(runtime.publish)
             rounds.beside.append(runtime.problems)
+            rounds.withdraw = runtime.withdraw
             tasks.append(runtime.nri.run())
         if percent := options.best_effort_threshold:
             stat = options.host / "proc/stat"
@@ -176,6 +177,8 @@ async def restore(options: CpusOptions) -> tuple[list[str], list[str]]:
         write_durably(options.state / MARK, b"")
         binder = Binder(tree=tree, state=options.state, clock=time.monotonic)
         made = binder.round(node, allowed=False)
+        if not made.problems:
+            (options.state / MARK).unlink(missing_ok=True)
         return [*map(str, made.applied.done)], [*fault, *(one.about for one in made.problems)]
 
 
@@ -290,6 +293,7 @@ class Rounds:
         self._problem = "no round was made yet"
         self._stands_by = True
         self.begun: Callable[[], None] = lambda: None  # called once, with the lock
+        self.withdraw: Callable[[], None] = lambda: None  # called before all is given back
         self._worked_at = self._whole_at = self._asked_at = float("-inf")
         self._first: dict[str, float] = {}  # container that kubelet does not tell -> since when
         known.told.link.changed.append(self.soon.set)
@@ -341,17 +345,19 @@ class Rounds:
         loop, changed = asyncio.get_running_loop(), self._binder.tree.changed
         loop.add_reader(changed, self.soon.set)
         is_new = any(time.monotonic() - at < NEW_SECONDS for at in self._first.values())
+        soon = self._problem or is_new or (self.allowed is False and self._binder.is_marked)
         at_last = SAMPLE_SECONDS if self.suppression else ROUND_SECONDS
         with suppress(TimeoutError):
-            async with asyncio.timeout(AGAIN_SECONDS if self._problem or is_new else at_last):
+            async with asyncio.timeout(AGAIN_SECONDS if soon else at_last):
                 await self.soon.wait()
         loop.remove_reader(changed)
         self.soon.clear()
         await asyncio.sleep(SETTLE_SECONDS)
         try:
-            node, allowed, now = await self._known.node(), self.allowed, time.monotonic()
-            if allowed is False and self._binder.is_marked:
+            if (allowed := self.allowed) is False and self._binder.is_marked:
+                self.withdraw()
                 await self._switch.say(None, binds=False)  # nobody is sent here any more
+            node, now = await self._known.node(), time.monotonic()
             if self.suppression:
                 node = await asyncio.to_thread(self.suppression.node, node)
             whole, doubted = now - self._whole_at >= ROUND_SECONDS, self._known.doubted

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from agent.cpus.binder import ANOTHER_PLUGIN, NRI_AWAY, NRI_OFF, Problem, Round
 from agent.cpus.nri import Nri, Snapshot, Standing, snapshot_of
 from agent.cpus.nri_messages import Call, Happening
+from agent.decide.cgroups import CgroupVersion
 from agent.decide.wanted_cpus import wanted_of
 from agent.kubelet.watch import PodsHere
 
@@ -46,9 +47,15 @@ class ByRuntime:
         if self._rounds.allowed:
             self._publishes = True
             binds = node.cpus.kubelet_static or not node.binds_memory
-            snapshot = snapshot_of(wanted_of(node), kubelet_binds=binds)
+            v1 = made.tree.version is CgroupVersion.V1
+            snapshot = snapshot_of(wanted_of(node), kubelet_binds=binds, v1=v1)
         if self._publishes:
             self.nri.publish(snapshot)
+
+    def withdraw(self) -> None:
+        """Bind nobody from now on: what is bound is about to be given back."""
+        if self._publishes:
+            self.nri.publish(Snapshot())
 
     def problems(self) -> tuple[Problem, ...]:
         """Return why the runtime binds nobody, though it should."""

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from agent.decide.cgroups import CgroupNow, CgroupTree, CgroupVersion, ContainerPlanned, PodPlanned
 from agent.decide.confirming import Confirming, Look, Said, answered, said, unanswered
-from agent.decide.confirming_cpus import CpusHere, said_of_cpus
+from agent.decide.confirming_cpus import COMING_SECONDS, CpusHere, said_of_cpus
 from agent.decide.container_cpus import KubeQos
 from agent.decide.node_holdings import HeldByPod, NodeHoldings, all_holdings
 from agent.decide.pools import PodCpus
@@ -253,19 +253,14 @@ class World:
             process.state = unanswered(process.state, message)
             return
         process.sequence = self.agents.taken(NODE, process.role)
+        if message.here:  # assumed: what ended is told before the container is bound
+            self.told(process)
         held = {uid for uid, _ in process.known.held}
         process.state = answered(process.state, message, held | self.waits)
 
     def hear(self, process: Process, number: int, message: Said) -> bool:
         """Do what the listener does (`AgentRoutes.confirm`), by the words themselves."""
-        text = confirmation(
-            message.assigned,
-            message.gone,
-            here=message.here,
-            sequence=number,
-            crossing=message.crossing,
-        )
-        body = read_confirmation(text)
+        body = read_confirmation(confirmation(message, number))
         if self.agents.take(NODE, body.sequence, process.role) is None:
             return False
         self.agents.here(NODE, body.here, process.role)
@@ -326,6 +321,7 @@ class World:
         self.news += [(uid, False) for uid in self.api]
         self.api.clear()
         for _ in range(4):
+            self.now += COMING_SECONDS
             while self.news:
                 self.learn()
             self.stop()

@@ -212,7 +212,7 @@ class AgentWorld:
             specifications=self.specifications,
             aside=Quarantine(self.folder / "aside"),
         )
-        return Confirmer(link, sources, self.gate, self.folder, lambda: 0.0, own_pod=own_pod)
+        return Confirmer(link, sources, self.gate, lambda: 0.0, own_pod=own_pod)
 
     def run(self, act: Act) -> None:
         """Act with a link that follows the service."""

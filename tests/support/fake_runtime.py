@@ -20,17 +20,19 @@ def call(
     name: str = "",
     *,
     identity: str = "",
-    parent: str = "",
     cpus: str = "",
     mems: str = "",
+    asks: str = "",
 ) -> bytes:
-    """Return the payload of a call about a Pod, or of one about a container."""
+    """Return the payload of a call about a Pod, or about a container; an update `asks` for CPUs."""
     made = message("Call")()
-    made.pod.uid, made.pod.linux.cgroup_parent = uid, parent
+    made.pod.uid = uid
     if name:
         made.container.name, made.container.id = name, identity or f"{name}-id"
         cpu = made.container.linux.resources.cpu
         cpu.cpus, cpu.mems = cpus, mems
+        if asks:
+            made.linux_resources.cpu.cpus = asks
     return bytes(made.SerializeToString())
 
 

@@ -27,7 +27,7 @@ from typing import Any, Final, cast
 
 import uvloop
 
-from agent.decide.confirming import AGAIN_SECONDS
+from agent.decide.confirming import AGAIN_SECONDS, Said
 from agent.https import Answer, Authority, Caller, NoAnswerError
 from agent.service.link import RefusedError, ServiceLink
 from benchmarks.live.cluster import node_name
@@ -139,7 +139,7 @@ class Agent:
         while True:
             await asyncio.sleep(AGAIN_SECONDS * self.draw.uniform(0.9, 1.1) - IDLE_SECONDS)
             with suppress(NoAnswerError, RefusedError):  # it is said again
-                await self.link.confirm(runs=self.told, after=self.link.sequence)
+                await self.link.confirm(Said(runs=tuple(self.told)), after=self.link.sequence)
             await asyncio.sleep(IDLE_SECONDS)
             if not self.calls.tells.one.locked():
                 self.calls.tells.close()

@@ -55,7 +55,7 @@ ENDED: Final = "ended"
 
 DEFAULT_NAMESPACE: Final = "default"
 
-_ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
+ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
 _CLAIMED_VOLUMES: Final = frozenset({"persistentVolumeClaim", "ephemeral"})
 _POD_LEVEL_NAMES: Final = (CPU, MEMORY)
 CPUS_MAX: Final = bounds_of("cpu_milli")[1] // 1000
@@ -247,7 +247,7 @@ def decode_quota(quota: Mapping[str, object]) -> Amounts:
 
 def _stage(node_name: str, phase: str) -> str:
     """cli.md, Running Pods: a deletionTimestamp does not end a Pod, its phase does."""
-    if phase in _ENDED_PHASES:
+    if phase in ENDED_PHASES:
         return ENDED
     return RUNNING if node_name else PENDING
 

@@ -14,7 +14,14 @@ from agent.decide.cgroups import (
     ContainerPlanned,
     PodPlanned,
 )
-from agent.decide.confirming import AGAIN_SECONDS, Confirming, Said, answered, unanswered
+from agent.decide.confirming import (
+    AGAIN_SECONDS,
+    PODS_MAX,
+    Confirming,
+    Said,
+    answered,
+    unanswered,
+)
 from agent.decide.confirming_cpus import COMING_SECONDS, CpusHere, said_of_cpus
 from agent.decide.container_cpus import KubeQos
 from agent.decide.node_holdings import LOST, HeldByPod, NodeHoldings, all_holdings
@@ -113,9 +120,7 @@ def told(message: Said) -> list[tuple[str, str, str]]:
 def _body(message: Said) -> dict[str, Any]:
     import json
 
-    text = confirmation(
-        message.assigned, message.gone, here=message.here, crossing=message.crossing
-    )
+    text = confirmation(message)
     read_confirmation(text)  # the service takes it
     body: dict[str, Any] = json.loads(text)
     return body
@@ -324,3 +329,18 @@ def test_who_crosses_is_told_when_it_changes_and_once_in_a_while() -> None:
     assert say(crossed, state=lost, owners=owners, at=3.0).crossing, "nobody heard it"
     assert say(replace(crossed, complete=False), owners=owners).crossing is None
     assert say(crossed, owners=owners).runs is None, "that is the agent's"
+
+
+def test_a_message_has_no_more_pods_than_the_service_takes() -> None:
+    """Who crosses counts too, and is told whole as far as it can be; the rest comes next."""
+    of = known(*(held(f"h{number}", parse_cpuset("9")) for number in range(400)))
+    owners = {"p": LSR}
+    holders = [cgroup(f"h{number}-main", "8") for number in range(400)]
+    for count in (300, 600):
+        crossing = [cgroup(f"q{number}-main", "2") for number in range(count)]
+        now = here(*holders, *crossing)
+        state, message = said_of_cpus(Confirming(), of, now, owners, now=0.0)
+        body = _body(message)
+        assert len(body["crossing"]) == min(count, PODS_MAX)
+        assert len(body["assigned"]) == max(0, PODS_MAX - count)
+        assert len(said_of_cpus(state, of, now, owners, now=1.0)[1].assigned) == 400

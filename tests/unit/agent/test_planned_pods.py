@@ -90,7 +90,7 @@ def test_what_kubelet_gave_to_one_container_is_no_other_containers() -> None:
     assert {one.name: one.given for one in planned.containers} == given
     wanted = wanted_of(node)
     assert wanted.pools.exclusive == parse_cpuset("2-5")
-    bound = snapshot_of(wanted, kubelet_binds=True).bound
+    bound = snapshot_of(wanted, kubelet_binds=True, v1=False).bound
     assert {name: bound[uid_of(1), name] for name in given} == dict.fromkeys(given, Bound())
 
 

@@ -15,6 +15,7 @@ from agent.cpus.binder import (
     REWRITE_SECONDS,
     REWRITES_MAX,
     REWRITTEN,
+    SETTLE_SECONDS,
     Binder,
 )
 from agent.cpus.tree import Kubepods
@@ -111,14 +112,34 @@ def test_without_the_label_nothing_is_written_and_the_plan_is_there(scene: Scene
 def test_what_was_bound_is_given_back_once_the_label_is_gone(scene: Scene) -> None:
     """By whichever process: the mark says that one has written; then it writes nothing more."""
     scene.binder.round(node(LSR, LS), allowed=True)
-    made = scene.again().round(node(LSR, LS), allowed=False)
+    scene.binder = scene.again()
+    made = scene.binder.round(node(LSR, LS), allowed=False)
     assert scene.cpus() == ("0-3", "0-3")
     assert scene.fake.says(scene.inside(scene.own, OWN), "cpu.cfs_quota_us") == "200000"
     assert made.applied.done
+    scene.now += SETTLE_SECONDS
+    scene.binder.round(node(LSR, LS), allowed=False)
     assert not (scene.state / MARK).exists()
     before = scene.files()
     scene.binder.round(node(LSR, LS), allowed=False)
     assert scene.files() == before
+
+
+def test_a_container_that_was_in_the_making_is_given_back_as_well(scene: Scene) -> None:
+    """The runtime was told its CPUs before the label went, and makes its cgroup after the round."""
+    scene.binder.round(node(LSR, LS), allowed=True)
+    scene.binder.round(node(LSR, LS), allowed=False)
+    scene.now += SETTLE_SECONDS - 1
+    late = scene.inside(scene.fake.pod(OWN, containers=[OWN, 9]), 9)
+    scene.fake.say(late, "2-3")
+    scene.binder.round(node(LSR, LS), allowed=False)
+    assert scene.fake.says(late) == "0-3"
+    scene.now += SETTLE_SECONDS - 1
+    scene.binder.round(node(LSR, LS), allowed=False)
+    assert (scene.state / MARK).exists(), "another one may come"
+    scene.now += 1
+    scene.binder.round(node(LSR, LS), allowed=False)
+    assert not (scene.state / MARK).exists()
 
 
 def test_the_mark_is_there_before_the_first_write(

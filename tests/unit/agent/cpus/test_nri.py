@@ -111,7 +111,7 @@ def test_a_pod_is_an_event_after_its_answer(tmp_path: Path) -> None:
     async def test(made: World) -> None:
         async with made.runtime.running():
             plugin = await made.runtime.plugin()
-            assert await plugin.call("RunPodSandbox", call("lsr", parent="/kubepods/podlsr")) == b""
+            assert await plugin.call("RunPodSandbox", call("lsr")) == b""
 
             def came() -> bool:
                 calls = [one.happening for one in made.calls if one]

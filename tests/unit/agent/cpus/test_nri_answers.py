@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.cpus.nri import ANSWER_SECONDS, Answering, Snapshot, snapshot_of
+from agent.cpus.nri import ANSWER_SECONDS, LOST_SECONDS, Answering, Snapshot, snapshot_of
 from agent.cpus.nri_messages import Bound, Happening, message
 from agent.decide.pools import Pools
 from agent.decide.wanted_cpus import PodWanted, Wanted
@@ -27,8 +27,8 @@ class Told(Answering):
 
     def __init__(self, *moments: float) -> None:
         """Read these moments, one each time that it looks, and then stand still."""
-        left = list(moments)
-        super().__init__(lambda: left.pop(0) if left else 0.0)
+        left, self.now = list(moments), 0.0
+        super().__init__(lambda: left.pop(0) if left else self.now)
 
     def create(self, uid: str, identity: str, snapshot: Snapshot = SNAPSHOT, cpus: str = "") -> Any:  # noqa: ANN401 - a message
         """Return the CPUs of the answer to CreateContainer, None = it asks for nothing."""
@@ -92,8 +92,8 @@ def test_an_update_by_kubelet_keeps_the_cpus() -> None:
 
 
 def test_a_pod_that_starts_is_an_event_alone() -> None:
-    """With its cgroup by kubelet's name; what is answered counts for nothing."""
-    payload = call("lsr", parent="/kubepods/podlsr")
+    """What is answered counts for nothing."""
+    payload = call("lsr")
     for method, said in (
         ("RunPodSandbox", payload),
         ("StateChange", changed(Happening.RUN_POD_SANDBOX, payload)),
@@ -101,7 +101,7 @@ def test_a_pod_that_starts_is_an_event_alone() -> None:
         answer, about, _ = Told().answer(SNAPSHOT, method, said)
         assert answer == b""
         assert about is not None
-        assert (about.pod_uid, about.cgroup_parent) == ("lsr", "/kubepods/podlsr")
+        assert about.pod_uid == "lsr"
 
 
 def test_we_are_called_on_what_we_act_on() -> None:
@@ -199,14 +199,50 @@ def test_a_container_that_failed_once_for_another_reason_shows_nobody() -> None:
     assert told.create("lsr", "three").cpus == "2-3,6"
 
 
+@pytest.mark.parametrize("seconds", [0.0, LOST_SECONDS], ids=["nothing set", "long apart"])
+def test_containers_that_failed_one_by_one_for_other_reasons_show_nobody(seconds: float) -> None:
+    """Where nobody sets CPUs, whenever it is; else not as long as they are far apart."""
+    told, snapshot = Told(), KUBELETS if seconds else SNAPSHOT
+    cpus = "0-5" if seconds else ""
+    for uid in ("lsr", "ls"):
+        told.create(uid, "one", snapshot, cpus=cpus)
+        assert told.create(uid, "two", snapshot, cpus=cpus) is None
+        told.made(uid, "two", snapshot, cpus=cpus)
+        told.started(uid, "two")
+        assert told.conflict == ""
+        told.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [("0-3", "0-1"), ("1-3", "1"), ("2-3", None), ("", "0-1")],
+    ids=["all of the pool", "kubelet has just pinned one", "and all of them", "nothing asked"],
+)
+@pytest.mark.parametrize("is_update", [False, True], ids=["made", "updated"])
+def test_a_container_of_a_pool_gets_no_cpu_that_kubelet_does_not_ask_for(
+    asked: str, given: str | None, *, is_update: bool
+) -> None:
+    """Its static policy may have given one away since the last round; who has its own keeps it."""
+    if not is_update:
+        cpu = Told().create("ls", "one", KUBELETS, cpus=asked)
+        assert (cpu and cpu.cpus) == given
+        return
+    cpus = "" if not asked else "0-7"
+    for uid, wanted in (("ls", given), ("lsr", "2-3,6")):
+        payload = call(uid, "main", identity="one", cpus=cpus, asks=asked)
+        answer, _, _ = Told().answer(KUBELETS, "UpdateContainer", payload)
+        updates = message("UpdateContainerResponse").FromString(answer).update
+        assert [one.linux.resources.cpu.cpus for one in updates] == ([wanted] if wanted else [])
+
+
 def test_two_of_them_show_a_plugin_beside_kubelets_own_cpus() -> None:
     """Where CPUs of kubelet and those of a plugin before us look the same."""
     told = Told()
     for uid in ("lsr", "ls"):
         assert told.conflict == ""
-        assert told.create(uid, "one", KUBELETS, cpus="4-5")
-        assert told.create(uid, "two", KUBELETS, cpus="4-5") is None
-        told.made(uid, "two", KUBELETS, cpus="4-5")
+        assert told.create(uid, "one", KUBELETS, cpus="0-5")
+        assert told.create(uid, "two", KUBELETS, cpus="0-5") is None
+        told.made(uid, "two", KUBELETS, cpus="0-5")
     assert "beside another NRI plugin" in told.conflict
 
 
@@ -226,7 +262,8 @@ def test_the_snapshot_is_what_cgroups_are_planned_by() -> None:
         "ls": PodWanted(containers={"a": parse_cpuset("0-1")}),
         "doubted": PodWanted(containers={"a": own}, stays=True),
     }
-    made = snapshot_of(Wanted(pods=pods, pools=NO_POOLS), kubelet_binds=True)
+    wanted = Wanted(pods=pods, pools=NO_POOLS)
+    made = snapshot_of(wanted, kubelet_binds=True, v1=False)
     alone = Bound(cpus=own, mems=parse_cpuset("1"), quota=False)
     assert made.kubelet_binds
     assert made.bound == {
@@ -234,3 +271,5 @@ def test_the_snapshot_is_what_cgroups_are_planned_by() -> None:
         ("lse", "b"): alone,
         ("ls", "a"): Bound(cpus=parse_cpuset("0-1")),
     }
+    on_v1 = snapshot_of(wanted, kubelet_binds=True, v1=True).bound
+    assert on_v1.keys() == {("lse", "a"), ("lse", "b")}, "runc copies the Pod's, as they are then"

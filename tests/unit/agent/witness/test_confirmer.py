@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from agent.checkpoint import CheckpointError, CheckpointFault
+from agent.decide.confirming import Said
 from agent.decide.node_holdings import HeldByPod
 from agent.decide.slots_cdi import CardEdits, specification_of
 from agent.service.link import ServiceLink
@@ -177,7 +178,7 @@ def test_of_two_agents_at_an_upgrade_each_takes_back_what_the_other_said(world: 
         while link.holdings is None or len(link.holdings.held) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         world.listed.clear()
-        new._become(replace(gate.state, gone=gate.state.gone | {"pod-q"}))
+        gate.become(replace(gate.state, gone=gate.state.gone | {"pod-q"}))
         assert gone_in(world.folder)[0] == {"pod-p", "pod-q"}
         world.create("p")
         await new._sources.pods.look()
@@ -523,7 +524,7 @@ def test_what_was_seen_before_another_message_was_taken_is_seen_again(world: Age
 
         async def meanwhile() -> KubeletSaid:
             before = link.sequence
-            await link.confirm(here=["pod-p"], after=before)
+            await link.confirm(Said(here=("pod-p",)), after=before)
             link.sequence = before  # the other agent's answer is not ours
             return await asked()
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,9 +23,10 @@ from agent.decide.cgroups import (
     Plan,
     PodPlanned,
 )
+from agent.decide.confirming import AGAIN_SECONDS, Said
+from agent.decide.confirming_cpus import COMING_SECONDS
 from agent.decide.container_cpus import KubeQos
 from agent.decide.node_holdings import NodeHoldings, all_holdings
-from agent.decide.pod_words import PodWords
 from agent.decide.pools import NodeCpus, PodCpus
 from agent.decide.wanted_cpus import NodePlanned
 from agent.https import NoAnswerError
@@ -35,6 +37,7 @@ from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.topology import Cpu, cpu_topology_of
 from scheduler.service.agents import CPUS_CONDITION
+from tenure.serving import cpus_words
 from tenure.serving.agent_words import Told
 from tenure.serving.cpus_words import CpuWords
 from tests.support.proofs import ORIGIN, held_by_pod
@@ -68,29 +71,15 @@ class Played:
         self.uids = ["p", OURS]
         self.problem = ""
 
-    @property
-    def pods(self) -> list[Mapping[str, Any]]:
-        """Return kubelet's Pods."""
-        return [{"metadata": {"uid": uid}, "status": {"phase": "Running"}} for uid in self.uids]
+    def places(self) -> dict[str, Mapping[str, str]]:
+        """Return the one container of each Pod."""
+        return {uid: {"main": "0"} for uid in self.uids}
 
-    def words(self, pod_uid: str) -> PodWords:
-        """Return the one container of a Pod."""
-        return PodWords(pod_uid=pod_uid, places={"main": "0"}, annotations={})
-
-    async def confirm(
-        self,
-        assigned: Any,  # noqa: ANN401 - as the link's
-        gone: Any,  # noqa: ANN401
-        *,
-        here: Any,  # noqa: ANN401
-        after: int,
-        crossing: Any,  # noqa: ANN401
-    ) -> Verdicts:
+    async def confirm(self, said: Said, *, after: int) -> Verdicts:
         """Take a message, or not."""
         if self.away:
             raise NoAnswerError("away")
-        text = confirmation(assigned, gone, here=here, sequence=after + 1, crossing=crossing)
-        self.said.append(json.loads(text))
+        self.said.append(json.loads(confirmation(said, after + 1)))
         self.sequence += 1
         return Verdicts(taken=self.taken)
 
@@ -211,6 +200,52 @@ def test_nobody_is_gone_where_not_all_was_told(scene: Scene, fault: str) -> None
     cut = (Problem(about="kubepods", reason=TOO_MANY, words=""),) if fault == "cut" else ()
     said = scene.round(None, *cut)
     assert said is None or said["gone"] == []
+
+
+def test_cgroups_that_a_container_made_keep_nobody_here(scene: Scene) -> None:
+    """However many: the container's own cgroup tells whether tasks are left below."""
+    held = (ProvenContainer(index=EVERY, cpus=parse_cpuset("6")),)
+    other = held_by_pod(
+        pod_uid="q", namespace="ml", pod_name="q", containers=held, phase="assigned"
+    )
+    scene.played.holdings = all_holdings(ORIGIN, 1, [*scene.played.holdings.pods(), other])
+    said = scene.round("0-3", Problem(about="podp/c", reason=TOO_MANY, words=""))
+    assert said is not None
+    assert said["gone"] == ["q"]
+
+
+def test_it_is_heard_once_a_minute_whatever_there_is_to_say(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silent process is away: so it says nothing, where it could not look at all."""
+    now = [0.0]
+    monkeypatch.setattr(cpus_words, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    cut = Problem(about="kubepods", reason=TOO_MANY, words="")
+    scene.played.uids = [OURS]
+    for at, expected in ((0.0, True), (AGAIN_SECONDS - 1, False), (AGAIN_SECONDS, True)):
+        now[0] = at
+        said = scene.round(None, cut)
+        assert (said is not None) is expected
+        assert said is None or not any(said.get(one) for one in ("assigned", "gone", "crossing"))
+        assert said is None or "crossing" not in said, "nobody was looked for"
+
+
+def test_since_when_kubelet_lacks_a_pod_is_remembered_also_where_nothing_was_said(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is called gone after its time, not later."""
+    now = [0.0]
+    monkeypatch.setattr(cpus_words, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    scene.round("0-3")
+    [one] = scene.played.holdings.pods()
+    coming = replace(one, pod_uid="q", phase="bound")
+    scene.played.holdings = all_holdings(ORIGIN, 2, [one, coming])
+    now[0] = 1.0
+    assert scene.round("0-3") is None
+    now[0] += COMING_SECONDS
+    said = scene.round("0-3")
+    assert said is not None
+    assert said["gone"] == ["q"]
 
 
 def test_the_condition_has_one_name() -> None:

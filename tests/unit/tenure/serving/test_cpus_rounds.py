@@ -1,0 +1,63 @@
+"""In which order a round of the CPU process does what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry
+
+from agent.cpus.nri import Snapshot
+from tenure.serving.cpus import Rounds
+from tenure.serving.cpus_by_runtime import ByRuntime
+
+
+class EndedError(Exception):
+    """The round has come as far as the test looks."""
+
+
+def test_nobody_is_bound_any_more_before_all_is_given_back(tmp_path: Path) -> None:
+    """A container that the runtime makes during the round would keep its CPUs."""
+    acts: list[object] = []
+
+    async def node() -> object:
+        return None
+
+    async def say(_condition: object, *, binds: bool) -> None:
+        acts.append(binds)
+
+    def round_(*_: object, **__: object) -> None:
+        acts.append("given back")
+        raise EndedError
+
+    nothing: list[Any] = []
+    link, pods = SimpleNamespace(changed=nothing), SimpleNamespace(changed=nothing)
+    told = SimpleNamespace(link=link, pods=pods)
+    changed, _ = os.pipe()
+    binder = SimpleNamespace(tree=SimpleNamespace(changed=changed), is_marked=True, round=round_)
+    switch = SimpleNamespace(allowed=False, say=say)
+    known = SimpleNamespace(told=told, node=node, doubted=())
+
+    async def test() -> None:
+        rounds = Rounds(_any(binder), _any(switch), _any(known), CollectorRegistry())
+        runtime = ByRuntime(tmp_path / "nri.sock", rounds, _any(pods))
+        _any(runtime.nri).publish = acts.append
+        rounds.withdraw = runtime.withdraw
+        rounds.soon.set()
+        for expected in ([False, "given back"], [Snapshot(), False, "given back"]):
+            acts.clear()
+            rounds.soon.set()
+            with suppress(EndedError):
+                await rounds._round()
+            assert acts == expected
+            runtime._publishes = True
+
+    asyncio.run(test())
+
+
+def _any(one: object) -> Any:  # noqa: ANN401 - what plays it
+    return cast("Any", one)
