@@ -162,6 +162,8 @@ def test_who_was_called_gone_gets_no_cpus_before_that_is_taken_back(scene: Scene
     (world.folder / "state" / "gone.json").write_text(json.dumps([uid_of(1)]))
     world.allow(bind=True)
     known, Cluster.known = Cluster.known, None  # nobody hears that it is here
+    assert known is not None
+    CopyFile(world.folder / "state").write(Copy(known=known, at=0, boot_id=""))
     world.start()
     world.until(lambda: scene.cpus() == ("0-1,4-15", "0-1,4-15"), "it is bound otherwise")
     Cluster.known = known
