@@ -375,7 +375,7 @@ def _follow(process: Process) -> Reflector:
 
 async def _answer(process: Process, folder: ServingFolder) -> None:
     """Answer kube-scheduler until the process is told to stop, and a while longer."""
-    bodies = Bodies(EXTENDER.body_bytes_max * 3 // 2)
+    bodies = Bodies(EXTENDER.body_bytes_max * 9 // 8)
     connections = Connections(names=process.options.client_names, bodies=bodies)
     calls, is_silent = (
         extender_calls(process.live.extender, process.metrics),
