@@ -56,7 +56,6 @@ class _Stream:
     Attributes:
         whole: the body, once its end is here.
         body: as it is counted.
-        content: what is here of it: one piece that grows, for a join has it in memory twice.
         unsent: what is left of the answer, None before there is one.
         since: when it was last worked on.
         task: answers it.
@@ -65,7 +64,7 @@ class _Stream:
     whole: asyncio.Future[bytes]
     body: Body
     since: float
-    content: bytearray = field(default_factory=bytearray)
+    parts: list[bytes] = field(default_factory=list)
     is_ended: bool = False
     unsent: memoryview | None = None
     task: asyncio.Task[None] | None = None
@@ -288,8 +287,8 @@ class Http2Connection(asyncio.Protocol):
                 if stream is not None:
                     stream.is_ended = stream.body.is_whole = True
                     if not stream.whole.done():
-                        stream.whole.set_result(cast("bytes", stream.content))  # it grows no more
-                        stream.content = bytearray()
+                        stream.whole.set_result(b"".join(stream.parts))
+                        stream.parts.clear()
             case events.StreamReset():
                 stream = self._streams.pop(event.stream_id, None)
                 if stream is not None:
@@ -337,14 +336,14 @@ class Http2Connection(asyncio.Protocol):
         if size > most:
             self._refuse(stream, HTTPRequestEntityTooLarge(max_size=most, actual_size=size))
         else:
-            stream.content += data
+            stream.parts.append(data)
             self._bodies.grow(stream.body, len(data))
 
     @staticmethod
     def _refuse(stream: _Stream | None, error: Exception) -> None:
         if stream is None:
             return
-        stream.content = bytearray()
+        stream.parts.clear()
         if not stream.whole.done():  # its call has ended, and has not given its body back yet
             stream.whole.set_exception(error)
 
