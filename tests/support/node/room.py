@@ -11,6 +11,7 @@ next room takes them away.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -29,7 +30,8 @@ _PRIVATE: Final = (
     *("unshare", "--mount", "--propagation", "private"),
     *("--pid", "--fork", "--mount-proc"),
 )
-_NAME: Final = re.compile(r"tenure-node-([0-9]+)")
+_NAME: Final = re.compile(r"tenure-node-([0-9]+)-[0-9]+")
+_numbers: Final = itertools.count(1)
 _SYSCTLS: Final = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -94,7 +96,7 @@ def room(folder: Path) -> Iterator[Room]:
         copy.write_text(Path("/proc/sys", name).read_text())
         lines.append(f"mount --bind '{copy}' /proc/sys/{name}")
     lines += ["echo made", "read -r _ || :"]
-    name = f"tenure-node-{os.getpid()}"
+    name = f"tenure-node-{os.getpid()}-{next(_numbers)}"
     _sweep()
     with _cgroups(name), _first(*_PRIVATE, "sh", "-c", "\n".join(lines)) as pid:
         yield Room(folder=folder, pid=pid, cgroup=name, lib=binds["/var/lib"])
