@@ -101,12 +101,13 @@ async def serve_cpus(options: CpusOptions) -> None:
         rounds = Rounds(binder, switch, known, registry, dry_run=options.dry_run)
         rounds.beside.append(spoken.problems)
         rounds.heard.append(spoken.take)
-        rounds.begun, spoken.again = spoken.begin, rounds.soon.set
+        rounds.begun.append(spoken.begin)
+        spoken.again.append(rounds.soon.set)
         if options.nri is not None:
             runtime = ByRuntime(options.nri, rounds, told.pods)
             rounds.heard.append(runtime.publish)
             rounds.beside.append(runtime.problems)
-            rounds.withdraw = runtime.withdraw
+            rounds.withdraw.append(runtime.withdraw)
             tasks.append(runtime.nri.run())
         if percent := options.best_effort_threshold:
             stat = options.host / "proc/stat"
@@ -292,8 +293,8 @@ class Rounds:
         self._dry_run = dry_run
         self._problem = "no round was made yet"
         self._stands_by = True
-        self.begun: Callable[[], None] = lambda: None  # called once, with the lock
-        self.withdraw: Callable[[], None] = lambda: None  # called before all is given back
+        self.begun: list[Callable[[], None]] = []  # called once, with the lock
+        self.withdraw: list[Callable[[], None]] = []  # called before all is given back
         self._worked_at = self._whole_at = self._asked_at = float("-inf")
         self._first: dict[str, float] = {}  # container that kubelet does not tell -> since when
         known.told.link.changed.append(self.soon.set)
@@ -336,7 +337,8 @@ class Rounds:
             while not _is_locked(file):  # noqa: ASYNC110 - another process has it
                 await asyncio.sleep(PAUSE_SECONDS)
             self._stands_by = False
-            self.begun()
+            for act in self.begun:
+                act()
             self.soon.set()
             await every(PAUSE_SECONDS, "round", self._round, failures)
 
@@ -355,7 +357,8 @@ class Rounds:
         await asyncio.sleep(SETTLE_SECONDS)
         try:
             if (allowed := self.allowed) is False and self._binder.is_marked:
-                self.withdraw()
+                for act in self.withdraw:
+                    act()
                 await self._switch.say(None, binds=False)  # nobody is sent here any more
             node, now = await self._known.node(), time.monotonic()
             if self.suppression:

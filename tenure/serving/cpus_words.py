@@ -19,7 +19,7 @@ class CpuWords:
     def __init__(self, told: Told, folder: Path) -> None:
         """Know whom this node called gone before."""
         self._told, self._folder = told, folder
-        self.again: Callable[[], None] = lambda: None  # called where a round is to follow
+        self.again: list[Callable[[], None]] = []  # called where a round is to follow
         self._speaker = Speaker(folder)
         self._look: tuple[Round, int | None] | None = None
         self._sequence: int | None = None
@@ -63,7 +63,8 @@ class CpuWords:
         verdicts = await speaker.say(link, message, after, {uid for uid, _ in known.held})
         self._sequence = link.sequence
         if message.here or not verdicts.taken:
-            self.again()
+            for act in self.again:
+                act()
 
     def _here(self, made: Round) -> CpusHere:
         """Below a container nothing has to be read: its own cgroup tells of tasks there."""

@@ -46,7 +46,7 @@ def test_nobody_is_bound_any_more_before_all_is_given_back(tmp_path: Path) -> No
         rounds = Rounds(_any(binder), _any(switch), _any(known), CollectorRegistry())
         runtime = ByRuntime(tmp_path / "nri.sock", rounds, _any(pods))
         _any(runtime.nri).publish = acts.append
-        rounds.withdraw = runtime.withdraw
+        rounds.withdraw.append(runtime.withdraw)
         rounds.soon.set()
         for expected in ([False, "given back"], [Snapshot(), False, "given back"]):
             acts.clear()

@@ -96,7 +96,7 @@ class Scene:
         told = type("T", (), {"link": self.played, "pods": self.played, "own_pod": ("o", OURS)})
         self.asked: list[bool] = []
         self.words = CpuWords(cast("Told", told), self.folder)
-        self.words.again = lambda: self.asked.append(True)
+        self.words.again.append(lambda: self.asked.append(True))
 
     def round(self, effective: str | None, *problems: Problem) -> dict[str, Any] | None:
         """Let a round find a container on CPUs, or none, and confirm it; return what was said."""
