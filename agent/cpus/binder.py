@@ -50,9 +50,13 @@ class Round:
     applied: Applied
     problems: tuple[Problem, ...]
 
+    def in_words(self, names: Callable[[str], str]) -> list[str]:
+        """Return the problems; `names` says of a UID whose it is."""
+        return [f"{names(one.about)}: {one.reason}: {one.words}" for one in self.problems]
+
     def condition(self, names: Callable[[str], str]) -> Condition:
-        """Return what the Node is told; `names` says of a UID whose it is."""
-        said = [f"{names(one.about)}: {one.reason}: {one.words}" for one in self.problems]
+        """Return what the Node is told; `names` as for `in_words`."""
+        said = self.in_words(names)
         listed = f"{len(said)} in all: {'; '.join(said[:_WORDS_MAX])}"
         if any(one.reason not in _NOTED for one in self.problems):
             return Condition(status="False", reason=NOT_BOUND, message=listed)

@@ -196,8 +196,7 @@ class Answering:
         sets = (call.cpus, call.mems)
         if not any(sets):
             return  # it failed for another reason
-        now = self._clock()
-        self._refused = (*(one for one in self._refused if now - one < LOST_SECONDS), now)
+        self._refused = _counted(self._refused, self._clock())
         others = not snapshot.kubelet_binds or sets != made.sets
         if others or len(self._refused) >= REFUSED_MAX:
             self.conflict = (
@@ -323,8 +322,7 @@ class Nri:
 
     def _given_up(self) -> State:
         """Note that the runtime did not wait for an answer, and return what follows from it."""
-        now = self._clock()
-        self._lost = (*(one for one in self._lost if now - one < LOST_SECONDS), now)
+        self._lost = _counted(self._lost, self._clock())
         often = len(self._lost) >= LOST_MAX
         return State(
             standing=Standing.OFF if often else Standing.AWAY,
@@ -342,6 +340,11 @@ class Nri:
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop has ended, and we do with it
             self._loop.call_soon_threadsafe(heard)
+
+
+def _counted(times: tuple[float, ...], now: float) -> tuple[float, ...]:
+    """Return the times that count yet, and now."""
+    return (*(one for one in times if now - one < LOST_SECONDS), now)
 
 
 def _key(call: Call) -> tuple[str, str]:

@@ -9,9 +9,12 @@ from typing import Final
 from agent.report.condition import Condition, NodeCondition
 from agent.report.reporter import Applier, path_of_node
 from ledger.domain.kube.object_fields import annotations_of, labels_of
-from ledger.domain.resources import LABEL_TENURE_BIND_CPUS, LABEL_TENURE_CPU_MANAGED
+from ledger.domain.resources import (
+    CONDITION_TENURE_CPUS,
+    LABEL_TENURE_BIND_CPUS,
+    LABEL_TENURE_CPU_MANAGED,
+)
 
-CONDITION: Final = "TenureCPUs"
 MANAGER: Final = "tenure-cpus"
 CONDITION_MANAGER: Final = "tenure-cpus-condition"
 TRUE: Final = "true"
@@ -41,7 +44,7 @@ class Switch:
         self._condition = NodeCondition(
             objects=self.objects,
             node=self.node,
-            kind=CONDITION,
+            kind=CONDITION_TENURE_CPUS,
             manager=CONDITION_MANAGER,
             clock=self.clock,
             now=self.now,

@@ -22,7 +22,7 @@ from agent.decide.confirming import (
     Said,
     said,
 )
-from agent.decide.container_cpus import KubeQos
+from agent.decide.container_cpus import is_best_effort
 from agent.decide.node_holdings import GRANTED, LOST, HeldByPod, NodeHoldings
 from agent.decide.pools import PodCpus
 from ledger.domain.annotations.proof import EVERY, BoundContainer
@@ -114,12 +114,7 @@ def crossings(
     Rule: Koordinator contract 9.4: BE Pods may ride on the CPUs of LSR Pods, not on LSE's nor on
     what kubelet gave.
     """
-    riders = {
-        pod.uid
-        for pod in planned
-        if pod.qos is QosClass.BE
-        or (pod.qos is QosClass.NONE and pod.kube_qos is KubeQos.BEST_EFFORT)
-    }
+    riders = {pod.uid for pod in planned if is_best_effort(pod.qos, pod.kube_qos)}
     claimed = {pod.uid: pod.claimed for pod in planned}
     alone = {uid: one for uid, one in owners.items() if one.by_kubelet or one.qos is QosClass.LSE}
     found: dict[str, CpuSet] = {}

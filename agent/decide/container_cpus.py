@@ -30,6 +30,11 @@ class PodOnNode:
     kube_qos: KubeQos
 
 
+def is_best_effort(qos: QosClass, kube_qos: KubeQos) -> bool:
+    """Tell whether a Pod runs in the pools of best effort: by its label, else by its requests."""
+    return qos is QosClass.BE or (qos is QosClass.NONE and kube_qos is KubeQos.BEST_EFFORT)
+
+
 def bound_to(pod: PodOnNode, pools: Pools, *, system: CpuSet = EMPTY) -> CpuSet:
     """
     Return what containers of a Pod are bound to, if kubelet pins them not; empty = none is left.
@@ -43,10 +48,7 @@ def bound_to(pod: PodOnNode, pools: Pools, *, system: CpuSet = EMPTY) -> CpuSet:
     """
     if pod.status.cpuset:
         return pod.status.cpuset
-    is_best_effort = pod.qos is QosClass.BE or (
-        pod.qos is QosClass.NONE and pod.kube_qos is KubeQos.BEST_EFFORT
-    )
-    of_class = pools.best_effort if is_best_effort else pools.shared
+    of_class = pools.best_effort if is_best_effort(pod.qos, pod.kube_qos) else pools.shared
     named = joined(_named(pod.status, of_class))
     return named or (system if pod.qos is QosClass.SYSTEM else joined(of_class))
 

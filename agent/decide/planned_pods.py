@@ -37,7 +37,6 @@ Memo = dict[str, tuple[tuple[object, ...], PodPlanned | None]]
 """UID -> of what a Pod was planned, and the Pod; None = it has ended."""
 _STATUSES: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 _WHOLE: Final = 1000
-STATIC: Final = "static"
 GONE: Final = "gone/"
 """Begins the keys of holdings whose Pods were called gone."""
 NO_MEMORY_MANAGER: Final = "None"
@@ -115,7 +114,7 @@ def node_planned(
             topology=topology,
             kubelet_reserved=kubelet.reserved_cpus,
             reserved=read_node_reserve(words, topology),
-            kubelet_static=kubelet.policy == STATIC,
+            kubelet_static=kubelet.is_static,
         ),
         held={f"{one.uid}/1": own for one, own in holders}
         | {f"{one.claim_uid}/{one.position}": claimed_cpus(one.cpus) for one in found.claims},

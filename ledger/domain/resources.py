@@ -216,6 +216,7 @@ LABEL_TENURE_OWNED: Final = TAINT_TENURE_OWNED  # the same key, value "true", fo
 LABEL_TENURE_CPUS: Final = "tenure.sh/cpus"  # on Namespaces, "true": Pods without devices, too
 LABEL_TENURE_CPU_MANAGED: Final = "tenure.sh/cpu-managed"  # on Nodes, "true" by their agent
 LABEL_TENURE_BIND_CPUS: Final = "tenure.sh/bind-cpus"  # on Nodes, "true" by administrators
+CONDITION_TENURE_CPUS: Final = "TenureCPUs"  # on Nodes, by their CPU process
 
 ENV_NVIDIA_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 ENV_CUDA_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"

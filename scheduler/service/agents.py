@@ -34,6 +34,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.machines import is_witness
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState, node_uid_of
+from ledger.domain.resources import CONDITION_TENURE_CPUS
 from scheduler.cluster.objects import ALONE
 from scheduler.record import events
 from scheduler.service.books import LiveBooks
@@ -62,8 +63,6 @@ _OF_EPOCH: Final = 1 << 32
 ASSIGNED, DIFFERENT, UNKNOWN, LATER, AMISS = "assigned", "different", "unknown", "later", "refused"
 NOTED, NOTHING = "noted", "nothing"
 HELD, OWN = "observed", "granted"
-CPUS_CONDITION: Final = "TenureCPUs"
-"""Of a Node, by its CPU process: it says over a restart of ours that there is one."""
 NAMED: Final = "named by its node"
 """Why what a Pod holds on cards that nobody could name ends: it holds them by their names."""
 
@@ -142,7 +141,8 @@ class Ready:
         is_ready = any(
             one.get("type") == "Ready" and one.get("status") == "True" for one in conditions
         )
-        has_cpus = any(one.get("type") == CPUS_CONDITION for one in conditions)
+        # over a restart of ours, too, it says that there is a CPU process
+        has_cpus = any(one.get("type") == CONDITION_TENURE_CPUS for one in conditions)
         (self.with_cpus.add if has_cpus else self.with_cpus.discard)(name)
         if self.names.get(name) is not is_ready:
             self.names[name] = is_ready

@@ -72,7 +72,7 @@ class CpuReader:
         machine = await asyncio.to_thread(read_cpus, self.host)
         managers = await self.managers()
         cpu = managers.cpu
-        if cpu.policy == "static" and not cpu.reserved_cpus:
+        if cpu.is_static and not cpu.reserved_cpus:
             picked = machine.topology.cpuset - await self.resources.offered_cpus()
             managers = replace(managers, cpu=replace(cpu, reserved_cpus=picked))
         # Pods are asked for last, so that every holder is among them.
@@ -83,7 +83,7 @@ class CpuReader:
             by_name = (await self.resources.answer()).cpus
             pods = await self.pods.pods()
             pinned, memory = _by_uid(by_name, pods), {}
-        if pinned and cpu.policy != "static":
+        if pinned and not cpu.is_static:
             raise InputError(f"kubelet gave CPUs, and its policy is {cpu.policy}")
         return FoundCpus(
             machine=machine, managers=managers, pinned=pinned, memory=memory, pods=pods

@@ -19,12 +19,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent.cpus.binder import MARK, NOT_BOUND, Binder, Problem, Round
 from agent.cpus.suppression import SAMPLE_SECONDS, Suppression
-from agent.cpus.switch import CONDITION, Switch
+from agent.cpus.switch import Switch
 from agent.cpus.tree import Kubepods, version_of_kernel
 from agent.decide.cgroup_plan import plan_removal
 from agent.decide.node_cpus import FoundCpus
 from agent.decide.planned_pods import (
-    STATIC,
     Doubted,
     Memo,
     believed_cpus,
@@ -40,7 +39,11 @@ from agent.service.keeping import CopyFile
 from agent.service.own_node import node_of_token
 from certs.ports import ApiError, ConflictError
 from ledger.domain.errors import InputError
-from ledger.domain.resources import LABEL_TENURE_BIND_CPUS, LABEL_TENURE_CPU_MANAGED
+from ledger.domain.resources import (
+    CONDITION_TENURE_CPUS,
+    LABEL_TENURE_BIND_CPUS,
+    LABEL_TENURE_CPU_MANAGED,
+)
 from tenure.exits import with_next
 from tenure.kube.objects import connected
 from tenure.serving.agent_cpus import CpuReader, make_cpu_reader
@@ -192,7 +195,8 @@ async def _take_words_off(options: CpusOptions, node: str) -> list[str]:
             await switch.look()
             await switch.say(None, binds=False)
     except (ApiError, ConflictError, InputError) as error:
-        return [f"of the Node label {LABEL_TENURE_CPU_MANAGED} and condition {CONDITION}: {error}"]
+        words = f"label {LABEL_TENURE_CPU_MANAGED} and condition {CONDITION_TENURE_CPUS}"
+        return [f"of the Node {words}: {error}"]
     return []
 
 
@@ -251,7 +255,7 @@ class Known:
     async def _machine(self) -> FoundCpus:
         """Return the machine and kubelet's record, read again if kubelet may have given CPUs."""
         now, found = time.monotonic(), self._found
-        is_static = found is not None and found.managers.cpu.policy == STATIC
+        is_static = found is not None and found.managers.cpu.is_static
         seen = (self._reader.version(), self.told.pods.pods if is_static else None)
         if found is not None and seen == self._seen and now - self._read_at < ROUND_SECONDS:
             return found
@@ -424,7 +428,7 @@ class Rounds:
             return ["cpus: another process of this node binds, we stand by"]
         if self.last is None:
             return [f"cpus: nothing yet: {self._problem}"]
-        said = [f"{self._name(one.about)}: {one.reason}: {one.words}" for one in self.last.problems]
+        said = self.last.in_words(self._name)
         if self.allowed:
             return [f"cpus: bound, {len(said)} problems", *said[:_LINES_MAX]]
         writes = [*map(str, self.last.plan.writes)]

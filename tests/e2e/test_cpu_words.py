@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 
 from ledger.domain.log.events import DriftFound, DriftResolved, PodAssigned, PodReleased
+from ledger.domain.resources import CONDITION_TENURE_CPUS
 from ledger.store.open import open_ledger
-from scheduler.service.agents import CPUS_CONDITION
 from tests.e2e.test_agents import bound_to, events_of
 from tests.support.kube.bursts import DIALECTS, eventually, remove_pods
 from tests.support.kube.control_plane import ControlPlane, free_port
@@ -101,7 +101,7 @@ def test_the_cpus_of_a_pod_are_confirmed_and_compared_by_its_nodes_cpu_process(
     assert tenure("ledger", "init", "--ledger", url, cwd=tmp_path).returncode == 0
     service = Service(port=port, authority=identities.server / "ca.crt")
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-    ours = {"type": CPUS_CONDITION, "status": "True", "reason": "Bound"}
+    ours = {"type": CONDITION_TENURE_CPUS, "status": "True", "reason": "Bound"}
     with extender(plane, url, identities, api=port, forked=True) as served:
         path = f"/api/v1/nodes/{node}/status"
         assert plane.api().patch(path, {"status": {"conditions": [ready, ours]}}).ok

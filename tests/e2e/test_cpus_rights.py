@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from agent.cpus.switch import CONDITION
+from ledger.domain.resources import CONDITION_TENURE_CPUS
 from scheduler.service.api.words import CPUS_ACCOUNT
 from tests.support.kube.agents import agent_token
 from tests.support.kube.api import Api
@@ -63,7 +63,7 @@ def said(name: str) -> list[tuple[str, dict[str, Any]]]:
     """Return what is applied to a Node while containers are bound there, by path."""
     labelled = node(name)
     labelled["metadata"]["labels"] = {"tenure.sh/cpu-managed": "true"}
-    condition = {"type": CONDITION, "status": "True", "reason": "Bound", "message": "m"}
+    condition = {"type": CONDITION_TENURE_CPUS, "status": "True", "reason": "Bound", "message": "m"}
     return [
         (f"{NODES}/{name}?fieldManager=tenure-cpus", labelled),
         (
@@ -86,7 +86,7 @@ def test_it_says_on_its_own_node_that_it_binds_and_takes_that_back(mine: Api) ->
         assert reply.ok, (path, reply.message)
     there = mine.get(f"{NODES}/{MINE}").body
     assert there["metadata"]["labels"]["tenure.sh/cpu-managed"] == "true"
-    assert CONDITION in {one["type"] for one in there["status"]["conditions"]}
+    assert CONDITION_TENURE_CPUS in {one["type"] for one in there["status"]["conditions"]}
     reply = mine.patch(f"{said(MINE)[0][0]}&force=true", node(MINE), APPLY)
     assert reply.ok, reply.message
     assert "tenure.sh/cpu-managed" not in (reply.body["metadata"].get("labels") or {})

@@ -108,14 +108,19 @@ class KubeletCpuPolicy:
     reserved_cpus: CpuSet = EMPTY
 
     @property
+    def is_static(self) -> bool:
+        """Tell whether kubelet gives Pods CPUs of their own."""
+        return self.policy == "static"
+
+    @property
     def full_pcpus_only(self) -> bool:
         """Tell whether kubelet itself hands out whole cores only (contract 6.1)."""
-        return self.policy == "static" and ("full-pcpus-only", "true") in self.options
+        return self.is_static and ("full-pcpus-only", "true") in self.options
 
     @property
     def distribute_across_numa(self) -> bool:
         """Tell whether kubelet spreads CPU sets evenly over NUMA nodes (contract Q8)."""
-        return self.policy == "static" and ("distribute-cpus-across-numa", "true") in self.options
+        return self.is_static and ("distribute-cpus-across-numa", "true") in self.options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

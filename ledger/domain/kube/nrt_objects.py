@@ -91,7 +91,7 @@ class NodeTopology:
     def kubelet_rejects(self) -> KubeletPolicy | None:
         """Return what kubelet rejects by itself; only its static CPU manager gives CPUs away."""
         strict = self.numa_policy if self.numa_policy in _REJECTING else NumaPolicy.NONE
-        if self.kubelet.policy != "static" or not (strict or self.kubelet.full_pcpus_only):
+        if not self.kubelet.is_static or not (strict or self.kubelet.full_pcpus_only):
             return None
         return KubeletPolicy(
             whole_cores=self.kubelet.full_pcpus_only,

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from agent.cpus.switch import CONDITION, MANAGER, Switch
+from agent.cpus.switch import MANAGER, Switch
 from agent.report.condition import Condition
+from ledger.domain.resources import CONDITION_TENURE_CPUS
 
 Json = dict[str, Any]
 BOUND = Condition(status="True", reason="Bound", message="all")
@@ -77,7 +78,7 @@ def test_what_is_said_is_written_where_it_is_another_and_taken_away_again() -> N
             await switch.say(BOUND, binds=True)
         assert [manager for manager, _ in objects.applied] == [MANAGER, f"{MANAGER}-condition"]
         assert objects.labels["cpu_managed"] == "true"
-        assert [one["type"] for one in objects.conditions] == [CONDITION]
+        assert [one["type"] for one in objects.conditions] == [CONDITION_TENURE_CPUS]
         other = Condition(status="True", reason="Bound", message="another Pod")
         await switch.say(other, binds=True)
         assert objects.conditions[0]["message"] == "another Pod"

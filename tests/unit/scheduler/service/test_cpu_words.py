@@ -10,8 +10,8 @@ from msgspec import structs
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.log import drift
 from ledger.domain.log.events import EpochStarted, NodeLost, PodBound, PodReserved
-from ledger.domain.resources import LABEL_TENURE_CPU_MANAGED
-from scheduler.service.agents import CPUS_CONDITION, SILENT_SECONDS
+from ledger.domain.resources import CONDITION_TENURE_CPUS, LABEL_TENURE_CPU_MANAGED
+from scheduler.service.agents import SILENT_SECONDS
 from tests.support.agent_scene import AGENT, CPUS, Scene, agent_of
 from tests.support.objects import container, pod
 
@@ -47,7 +47,7 @@ class Both(Scene):
 
     def condition(self, status: str | None) -> None:
         """Let the Node have the condition of a CPU process, or no more."""
-        ours = [] if status is None else [{"type": CPUS_CONDITION, "status": status}]
+        ours = [] if status is None else [{"type": CONDITION_TENURE_CPUS, "status": status}]
         node = {"metadata": {"name": "a"}, "status": {"conditions": ours}}
         self.agents.ready.put("uid-a", node)
 

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from agent.cpus.switch import CONDITION
-from ledger.domain.resources import LABEL_TENURE_CPU_MANAGED, LABEL_TENURE_OWNED
+from ledger.domain.resources import (
+    CONDITION_TENURE_CPUS,
+    LABEL_TENURE_CPU_MANAGED,
+    LABEL_TENURE_OWNED,
+)
 from tenure.cli import app
 from tenure.exits import run
 from tests.support.manifests import printed_agent, printed_cpus
@@ -97,7 +100,7 @@ def test_names_that_it_has_in_code_are_those_of_the_policy() -> None:
     """What it writes of its Node, and no more."""
     policy = of_kind("ValidatingAdmissionPolicy")
     words = " ".join(rule["expression"] for rule in policy["spec"]["validations"])
-    assert f"c.type != '{CONDITION}'" in words
+    assert f"c.type != '{CONDITION_TENURE_CPUS}'" in words
     assert f"k == '{LABEL_TENURE_CPU_MANAGED}'" in words
 
 

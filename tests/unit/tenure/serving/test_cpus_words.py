@@ -14,7 +14,6 @@ import pytest
 
 from agent.cpus.applying import Applied
 from agent.cpus.binder import CALLED_GONE, NOT_BOUND, TOO_MANY, Problem, Round
-from agent.cpus.switch import CONDITION
 from agent.decide.cgroups import (
     CgroupNow,
     CgroupTree,
@@ -35,8 +34,8 @@ from ledger.domain.annotations.cpu import ResourceStatus
 from ledger.domain.annotations.proof import EVERY, ProvenContainer
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import parse_cpuset
+from ledger.domain.resources import CONDITION_TENURE_CPUS
 from ledger.domain.topology import Cpu, cpu_topology_of
-from scheduler.service.agents import CPUS_CONDITION
 from tenure.serving import cpus_words
 from tenure.serving.agent_words import Told
 from tenure.serving.cpus_words import CpuWords
@@ -250,4 +249,4 @@ def test_since_when_kubelet_lacks_a_pod_is_remembered_also_where_nothing_was_sai
 
 def test_the_condition_has_one_name() -> None:
     """By it the service knows over its restarts that a node has such a process."""
-    assert CONDITION == CPUS_CONDITION
+    assert CONDITION_TENURE_CPUS == "TenureCPUs"
