@@ -175,9 +175,10 @@ class Candidates:
         """Return those whose end costs most in front: they break budgets that others have spent."""
         pods = self.view.pods.seen
 
-        def worth(crew: tuple[str, ...]) -> tuple[int, int, tuple[str, ...]]:
-            sizes = (_size(holdings[each]) for each in crew if each in holdings)
-            return max(pods[each].priority for each in crew), -sum(sizes), crew
+        def worth(crew: tuple[str, ...]) -> tuple[int, int, int, tuple[str, ...]]:
+            found = [holdings[each] for each in crew if each in holdings]
+            since = min(each.opened_position for each in found)
+            return max(pods[each].priority for each in crew), -sum(map(_size, found)), -since, crew
 
         cheapest_first = sorted(crews, key=worth)
         broken = self.view.disruptions.broken_in_turn(map(self._known, cheapest_first))

@@ -295,6 +295,16 @@ def test_victims_on_different_cards_give_way_to_as_many_on_one() -> None:
         assert len({cards[name] for name in victims}) == 1
 
 
+@pytest.mark.parametrize("names", [("p", "q"), ("q", "p")])
+def test_of_two_pods_alike_the_later_one_ends(names: tuple[str, str]) -> None:
+    """kube-scheduler names nobody, as 1.38 asks where sums have room; UIDs decide nothing."""
+    scene = Scene(nodes=("a",))
+    for name in names:
+        scene.run(name, 60, "a")
+    scene.high = asks("high", 70, priority=9)
+    assert scene.preempt({"a": []}) == {"a": {names[1]}}
+
+
 def test_what_kube_scheduler_wants_back_is_given_back() -> None:
     """Of a Pod that holds more CPUs than the others nobody else is a match."""
     scene = Scene(50, 50, 50, nodes=("a",))
