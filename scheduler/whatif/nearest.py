@@ -1,7 +1,7 @@
 """
 The nearest changes that would make a refused request fit, each of them really decided.
 
-A change is one wish less (policies, hints, models, labels), or other nodes.
+A change is one smaller number, one wish less (policies, hints, models, labels), or Pods that end.
 
 Rule: design section 4 (pure, same answer for the same input); every bound that ended a search is
 named in the answer.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ledger.domain.annotations.cpu import CpuBindPolicy, NumaPolicy
+from ledger.domain.annotations.cpu import CpuBindPolicy
 from ledger.domain.annotations.device_hints import (
     AllocateStrategy,
     DeviceExclusivePolicy,
@@ -23,18 +23,10 @@ from ledger.domain.annotations.device_hints import (
 )
 from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.requests import (
-    DeviceDemand,
-    PlacementRules,
-    PodRequest,
-    Toleration,
-    is_whole,
-)
+from ledger.domain.request.requests import DeviceDemand, PlacementRules, PodRequest, Toleration
 from ledger.domain.resources import TAINT_UNSCHEDULABLE
 from scheduler.decide.dialects.registry import chooser_of
 from scheduler.decide.outcome import Placement
-from scheduler.decide.refusal.possible import opened_up
-from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.releases import Ending, smallest_ending
 from scheduler.whatif.smaller import Smaller, smaller_requests
 from scheduler.whatif.what_if import WhatIf
@@ -45,7 +37,7 @@ DECISIONS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Otherwise:
-    """With this change of a wish or of nodes, amounts unchanged, the request goes to `node`."""
+    """With this change of a wish, amounts unchanged, the request goes to `node`."""
 
     text: str
     node: int
@@ -59,9 +51,8 @@ class Nearest:
     Attributes:
         fits: index of the node that takes the request as it is; None = none does.
         smaller: one entry per dimension that helps alone.
-        others: single changes of wishes or nodes that help.
+        others: single changes of wishes that help.
         ending: Pods of one node whose end makes room, none in vain; None = no node could ever.
-        at_most: where nothing else helps: what an empty cluster would take.
         cut: which searches a bound ended, in words.
     """
 
@@ -69,7 +60,6 @@ class Nearest:
     smaller: tuple[Smaller, ...] = ()
     others: tuple[Otherwise, ...] = ()
     ending: Ending | None = None
-    at_most: tuple[Smaller, ...] = ()
     cut: tuple[str, ...] = ()
 
 
@@ -121,7 +111,7 @@ def nearest_of_group(
 
 def nearest(request: PodRequest, what_if: WhatIf, *, decisions_max: int = DECISIONS_MAX) -> Nearest:
     """
-    Return the nearest changes of the request, the nodes or their holders.
+    Return the nearest changes of the request, or of who holds something.
 
     The cluster is left as it was found.
 
@@ -138,51 +128,20 @@ def nearest(request: PodRequest, what_if: WhatIf, *, decisions_max: int = DECISI
     ending, was_cut = smallest_ending(request, what_if, decisions_max=decisions_max)
     if was_cut:
         cut.append(f"Pods that could end: after {decisions_max} decisions")
-    others = tuple(_others(request, what_if))
-    at_most: list[Smaller] = []
-    if not (smaller or others or ending):
-        empty = WhatIf(what_if.nodes, (), what_if.settings, by_count=what_if.by_count)
-        at_most, _ = smaller_requests(request, empty, decisions_max=decisions_max)
     return Nearest(
         fits=None,
         smaller=tuple(smaller),
-        others=others,
+        others=tuple(_others(request, what_if)),
         ending=ending,
-        at_most=tuple(at_most),
         cut=tuple(cut),
     )
 
 
 def _others(request: PodRequest, what_if: WhatIf) -> Iterator[Otherwise]:
-    """Yield other wishes, then what could change on nodes: health, partition policy, settings."""
     for text, changed in alternatives(request, what_if.nodes):
         answer = what_if.decide(changed)
         if isinstance(answer, Placement):
             yield Otherwise(text=text, node=answer.node)
-    for text, nodes, settings in _conversions(request, what_if):
-        otherwise = WhatIf(nodes, what_if.holders.values(), settings, by_count=what_if.by_count)
-        answer = otherwise.decide(request)
-        if isinstance(answer, Placement):
-            yield Otherwise(text=text, node=answer.node)
-
-
-def _conversions(
-    request: PodRequest, what_if: WhatIf
-) -> Iterator[tuple[str, tuple[NodeFacts, ...], SchedulingSettings]]:
-    nodes, settings = what_if.nodes, what_if.settings
-    gpus = [demand for demand in request.devices if demand.device_type == GPU]
-    asked = {demand.device_type for demand in request.devices}
-    if any(
-        not item.healthy and item.device_type in asked for node in nodes for item in node.devices
-    ):
-        yield "open the closed devices again", tuple(map(opened_up, nodes)), settings
-    if gpus and all(map(is_whole, gpus)) and any(node.honors_partitions for node in nodes):
-        free = tuple(replace(node, honors_partitions=False) for node in nodes)
-        yield "let nodes Prefer their GPU partitions instead of Honor", free, settings
-    if any(node.numa_policy for node in nodes):
-        loose = tuple(replace(node, numa_policy=NumaPolicy.BEST_EFFORT) for node in nodes)
-        yield "let nodes align NUMA resources by BestEffort", loose, settings
-    yield from chooser_of(request.dialect).conversions(request, nodes, settings)
 
 
 def alternatives(

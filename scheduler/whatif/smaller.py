@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.request.requests import DeviceDemand, PodRequest
@@ -17,28 +17,25 @@ _MILLI: Final = 1000
 _LINEAR_MAX: Final = 128
 """Numbers of devices and CPUs are tried one by one up to here: a table of partitions may take 4 and
 not 3. Above, and for shares and sizes, the range is halved."""
+_COUNTED: Final = frozenset({"devices", "cpus"})
+_Fields = Callable[[int], dict[str, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dimension:
-    """
-    One number of a request that could be smaller.
-
-    Attributes:
-        name: such as `cpu`, `memory`, `gpu count`, `gpu memory`, `cpus`.
-        asked: in `unit`s, as all values of the dimension.
-        apply: the request with another value from 1 to `asked` - 1.
-    """
+class Dimension(NamedTuple):
+    """One number of a request that could be smaller; `apply` takes from 1 to `asked` - 1."""
 
     name: str
     unit: str
     asked: int
-    counted: bool = False
     apply: Callable[[int], PodRequest]
 
+    @property
+    def counted(self) -> bool:
+        """It is a number of things, each of which may fit or not whatever more would do."""
+        return self.unit in _COUNTED
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Smaller:
+
+class Smaller(NamedTuple):
     """With `fits` instead of `asked` the request goes to the node at index `node`."""
 
     name: str
@@ -68,13 +65,7 @@ def _largest(dimension: Dimension, what_if: WhatIf) -> Smaller | None:
         answer = what_if.decide(dimension.apply(value))
         if not isinstance(answer, Placement):
             return None
-        return Smaller(
-            name=dimension.name,
-            unit=dimension.unit,
-            asked=dimension.asked,
-            fits=value,
-            node=answer.node,
-        )
+        return Smaller(*dimension[:3], value, answer.node)
 
     if dimension.counted and dimension.asked <= _LINEAR_MAX:
         tried = (try_value(value) for value in range(dimension.asked - 1, 0, -1))
@@ -93,98 +84,69 @@ def _largest(dimension: Dimension, what_if: WhatIf) -> Smaller | None:
 
 def dimensions(request: PodRequest) -> Iterator[Dimension]:
     """Yield what could be smaller: devices in the request's order, CPUs, then cpu and memory."""
-    for place in range(len(request.devices)):
-        yield from _of_demand(request, place)
+    kinds = [demand.device_type for demand in request.devices]
+    for place, demand in enumerate(request.devices):
+        kind = demand.device_type
+        of = f" of container {','.join(demand.containers)}" if kinds.count(kind) > 1 else ""
+        for name, unit, asked, fields in _numbers_of(demand, request):
+
+            def fewer(value: int, place: int = place, fields: _Fields = fields) -> PodRequest:
+                return _with_demand(request, place, fields(value))
+
+            yield Dimension(f"{kind}{of} {name}", unit, asked, fewer)
     cpuset = request.cpuset
     if cpuset is not None:
+        whole, milli = cpuset, request.cpu_milli - cpuset.cpus * _MILLI
 
         def fewer_cpus(value: int) -> PodRequest:
-            saved = (cpuset.cpus - value) * _MILLI
-            return replace(
-                request,
-                cpuset=replace(cpuset, cpus=value),
-                cpu_milli=max(0, request.cpu_milli - saved),
-            )
+            cpu_milli = max(0, milli + value * _MILLI)
+            return replace(request, cpuset=replace(whole, cpus=value), cpu_milli=cpu_milli)
 
-        yield Dimension(name="cpus", unit="cpus", asked=cpuset.cpus, counted=True, apply=fewer_cpus)
+        yield Dimension("cpus", "cpus", cpuset.cpus, fewer_cpus)
     elif request.cpu_milli:
-        yield Dimension(
-            name="cpu",
-            unit="milli",
-            asked=request.cpu_milli,
-            apply=lambda value: replace(request, cpu_milli=value),
-        )
+        asked = request.cpu_milli
+        yield Dimension("cpu", "milli", asked, lambda value: replace(request, cpu_milli=value))
     if request.memory_bytes:
-        yield Dimension(
-            name="memory",
-            unit="MiB",
-            asked=-(-request.memory_bytes // _MIB),
-            apply=lambda value: replace(request, memory_bytes=value * _MIB),
-        )
+        asked = -(-request.memory_bytes // _MIB)
+        fewer_bytes = lambda value: replace(request, memory_bytes=value * _MIB)  # noqa: E731
+        yield Dimension("memory", "MiB", asked, fewer_bytes)
 
 
-def _of_demand(request: PodRequest, place: int) -> Iterator[Dimension]:
-    demand = request.devices[place]
-    kind = demand.device_type
-    many = sum(item.device_type == kind for item in request.devices) > 1
-    of = f"{kind} of container {','.join(demand.containers)} " if many else f"{kind} "
+def _numbers_of(
+    demand: DeviceDemand, request: PodRequest
+) -> Iterator[tuple[str, str, int, _Fields]]:
+    """Yield the numbers of a demand: name, unit, what is asked, and the fields for a value."""
+    core, ratio, is_gpu = (
+        demand.core_percent,
+        demand.memory_ratio_percent,
+        demand.device_type == GPU,
+    )
+    alone = demand.exclusive and core < WHOLE_PERCENT  # it still wants its card for itself
 
-    def dimension(
-        name: str, unit: str, asked: int, change: Callable[[int], DeviceDemand]
-    ) -> Dimension:
-        return Dimension(
-            name=of + name,
-            unit=unit,
-            asked=asked,
-            counted=unit == "devices",
-            apply=lambda value: _with_demand(request, place, change(value)),
-        )
+    def part(percent: int) -> dict[str, int]:
+        return {"core_percent": percent, "memory_ratio_percent": percent, "exclusive": alone}
 
     if demand.count > 1:
-        yield dimension(
-            "count",
-            "devices",
-            demand.count,
-            lambda value: replace(demand, count=value),
-        )
-    core, ratio = demand.core_percent, demand.memory_ratio_percent
+        yield "count", "devices", demand.count, lambda value: {"count": value}
     if demand.exclusive and core >= WHOLE_PERCENT:
-        if demand.count == 1 and kind == GPU and chooser_of(request.dialect).whole_or_share:
-            yield dimension("share", "percent", WHOLE_PERCENT, lambda value: _part(demand, value))
+        if demand.count == 1 and is_gpu and chooser_of(request.dialect).whole_or_share:
+            yield "share", "percent", WHOLE_PERCENT, part
         return
     if core and core == ratio:
-        yield dimension("share", "percent", core, lambda value: _part(demand, value))
+        yield "share", "percent", core, part
         return
     if core > 1:
-        yield dimension(
-            "core" if kind == GPU else "units",
-            "percent" if kind == GPU else "units",
-            core,
-            lambda value: replace(demand, core_percent=value),
-        )
+        name, unit = ("core", "percent") if is_gpu else ("units", "units")
+        yield name, unit, core, lambda value: {"core_percent": value}
     if ratio > 1:
-        yield dimension(
-            "memory",
-            "percent",
-            ratio,
-            lambda value: replace(demand, memory_ratio_percent=value),
-        )
-    if demand.memory_bytes > _MIB:
-        yield dimension(
-            "memory",
-            "MiB",
-            -(-demand.memory_bytes // _MIB),
-            lambda value: replace(demand, memory_bytes=value * _MIB),
-        )
+        yield "memory", "percent", ratio, lambda value: {"memory_ratio_percent": value}
+    if (size := demand.memory_bytes) > _MIB:
+        yield "memory", "MiB", -(-size // _MIB), lambda value: {"memory_bytes": value * _MIB}
 
 
-def _part(demand: DeviceDemand, percent: int) -> DeviceDemand:
-    """Return a smaller part of the device; one that wants the device alone still does."""
-    alone = demand.exclusive and demand.core_percent < WHOLE_PERCENT
-    return replace(demand, core_percent=percent, memory_ratio_percent=percent, exclusive=alone)
-
-
-def _with_demand(request: PodRequest, place: int, demand: DeviceDemand) -> PodRequest:
+def _with_demand(request: PodRequest, place: int, fields: dict[str, Any]) -> PodRequest:
+    demand = replace(request.devices[place], **fields)
     devices = (*request.devices[:place], demand, *request.devices[place + 1 :])
-    same = demand.count == request.devices[place].count
-    return replace(request, devices=devices, containers=request.containers if same else ())
+    return replace(
+        request, devices=devices, containers=() if "count" in fields else request.containers
+    )

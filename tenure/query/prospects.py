@@ -130,7 +130,6 @@ def nearest_record(found: Nearest | None, names: Sequence[str]) -> dict[str, Any
         "smaller": [_smaller_record(item, names) for item in found.smaller],
         "other": [{"change": [item.text], "node": names[item.node]} for item in found.others],
         "ending": _ending_record(found.ending, names),
-        "at_most": [_smaller_record(item, names) for item in found.at_most],
         "cut": list(found.cut),
     }
 
@@ -175,8 +174,6 @@ def lines_of(prospects: Prospects, told: str = "") -> Iterator[str]:
         changes = list(change_lines(found, names))
         yield "it would fit (each one decided):" if changes else "no single change makes it fit"
         yield from (f"  {line}" for line in changes)
-        for item in found.at_most:
-            yield f"  even without any other Pod: {_smaller_text(item)}: {names[item.node]}"
         yield from (f"bound met: {text}" for text in found.cut)
     if (pieces := prospects.fragmentation) is not None:
         where = _names([names[node] for node in pieces.nodes])

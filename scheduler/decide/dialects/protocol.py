@@ -19,7 +19,6 @@ from scheduler.decide.outcome import CardView, Placement, Unfit
 from scheduler.decide.refusal.reasons import Reason
 from scheduler.decide.settings import SchedulingSettings
 
-Nodes: TypeAlias = tuple[NodeFacts, ...]
 Own: TypeAlias = Mapping[str, Any]
 """Fields that only single dialects read, by name."""
 
@@ -108,8 +107,6 @@ class DialectChooser:
         abouts: text of a node reason -> what Pod and node say, where that is not in a ledger.
         alternatives: what to do as an order, and the request with that wish of the dialect's
             changed.
-        conversions: what could be changed about nodes and settings; what to do as an order, the
-            nodes and settings then.
     """
 
     dialect: Dialect | None
@@ -132,6 +129,3 @@ class DialectChooser:
     alternatives: Callable[[PodRequest, Sequence[NodeFacts]], Iterable[tuple[str, PodRequest]]] = (
         lambda *_: ()
     )
-    conversions: Callable[
-        [PodRequest, Nodes, SchedulingSettings], Iterable[tuple[str, Nodes, SchedulingSettings]]
-    ] = lambda *_: ()

@@ -27,7 +27,7 @@ from scheduler.decide.dialects.mgpu.search import (
     SearchResult,
     best_assignment,
 )
-from scheduler.decide.dialects.protocol import CardLimit, DialectChooser, Nodes, Own
+from scheduler.decide.dialects.protocol import CardLimit, DialectChooser, Own
 from scheduler.decide.outcome import CardView, Placement, Unfit
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.reasons import Reason
@@ -255,18 +255,6 @@ def alternatives(
         yield text, replace(request, mgpu_policy=policy)
 
 
-def conversions(
-    _request: PodRequest, nodes: Nodes, settings: SchedulingSettings
-) -> Iterator[tuple[str, Nodes, SchedulingSettings]]:
-    """Yield the settings that keep mGPU Pods off nodes."""
-    mgpu = settings.mgpu
-    if not mgpu.enabled:
-        yield "set mgpu.enabled", nodes, replace(settings, mgpu=replace(mgpu, enabled=True))
-    most = mgpu.max_containers_per_card
-    more = replace(settings, mgpu=replace(mgpu, max_containers_per_card=1024))
-    yield f"raise mgpu.maxContainersPerCard above {most}", nodes, more
-
-
 def _answer(
     placement: Placement,
     gpus: tuple[DeviceShare, ...],
@@ -316,5 +304,4 @@ CHOOSER: Final = DialectChooser(
     search_reasons=(SEARCH_CUT,),
     abouts={POLICY_MISMATCH.text: _policies},
     alternatives=alternatives,
-    conversions=conversions,
 )

@@ -54,6 +54,7 @@ class Case:
     numbers: tuple[int, int, str] = (-1, -1, "")
     about: str = ""
     helps: tuple[str, ...] = ()  # texts of smaller requests, other wishes, Pods to end
+    remedy: str = ""  # of the refusal itself: what the owner of the cluster could change
     holders: tuple[Holder, ...] = ()
     settings: SchedulingSettings = field(default_factory=SchedulingSettings)
 
@@ -196,7 +197,7 @@ CASES = {
         reason="GPUUnhealthy",
         numbers=(1, 0, "gpu devices"),
         about="closed gpu/0",
-        helps=("open the closed devices again",),
+        remedy="open GPU 0 of n",
     ),
     "another model": Case(
         request=pod("w", share(100, models=("H100",))),
@@ -233,7 +234,7 @@ CASES = {
         node=MGPU,
         settings=SchedulingSettings(mgpu=MGPUSettings(enabled=False)),
         reason="MGPUDisabled",
-        helps=("set mgpu.enabled",),
+        remedy="set mgpu.enabled",
     ),
     "mGPU policy": Case(
         request=pod(
@@ -253,7 +254,8 @@ CASES = {
         settings=SchedulingSettings(mgpu=MGPUSettings(max_containers_per_card=1)),
         reason="GPUContainerLimit",
         about="at most 1 mGPU containers; gpu/0 has 1",
-        helps=("raise mgpu.maxContainersPerCard above 1", "end default/x"),
+        remedy="or raise mgpu.maxContainersPerCard",
+        helps=("end default/x",),
     ),
     "NICs": Case(
         request=pod("w", nic(100, 2)),
@@ -321,17 +323,19 @@ CASES = {
         request=pod("w", share(100, 3)),
         node=HONORS,
         reason=reasons.PARTITION_COUNT.text,
+        remedy="ask for a number of GPUs that the node's partition table has",
         about="the table has sizes 2",
-        helps=("gpu count 2 of 3", "let nodes Prefer their GPU partitions instead of Honor"),
+        helps=("gpu count 2 of 3",),
     ),
     "no free partition": Case(
         request=pod("w", share(100, 2)),
         node=HONORS,
         holders=on(running("x", held(0, 100)), running("y", held(2, 100))),
         reason=reasons.NO_FREE_PARTITION.text,
+        remedy="end Pods until a whole partition is free",
         numbers=(2, 2, "gpu devices"),
         about="partitions 0+1 2+3; free 1,3",
-        helps=("let nodes Prefer their GPU partitions instead of Honor", "end default/x"),
+        helps=("end default/x",),
     ),
     "no CPU topology": Case(
         request=pinned(2),
@@ -408,9 +412,10 @@ CASES = {
             )
         ),
         reason=reasons.UNALIGNED.text,
+        remedy="or ask for BestEffort",
         about="NUMA 0 has 2 whole cores, 4 CPUs, 1500m not taken by shares, 3072 MiB; "
         "NUMA 1 has 2 whole cores, 4 CPUs, 1024 MiB; policy SingleNUMANode",
-        helps=("let nodes align NUMA resources by BestEffort", "end default/x"),
+        helps=("end default/x",),
     ),
     "two NUMA policies": Case(
         request=replace(pinned(2), numa=NumaTopologySpec(policy=NumaPolicy.RESTRICTED)),
@@ -446,6 +451,7 @@ def explained(case: Case) -> tuple[WhatIf, list[Obstacle]]:
     what_if = WhatIf((case.node,), case.holders, case.settings)
     answer = what_if.decide(case.request)
     assert isinstance(answer, Unplaced), answer
+    assert case.remedy in answer.reasons[0].remedy
     return what_if, list(find_reasons(case.request, answer, what_if))
 
 
