@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import chain, permutations
 from typing import Final
 
 from msgspec import structs
@@ -105,12 +105,10 @@ def plan_moves(
 
 
 class _Search:
-    """One search for a plan. What stands on the cluster at any moment is known, and taken back."""
+    """One search for a plan."""
 
     def __init__(self, request: PodRequest, what_if: WhatIf, decisions_max: int) -> None:
         self.request = request
-        self.lifted: dict[str, Holder] = {}
-        self.placed: dict[str, Placement] = {}
         self.what_if = what_if
         self.decisions_max = decisions_max
         self.end = what_if.decisions + decisions_max
@@ -169,13 +167,13 @@ class _Search:
         except _SpentError:
             self.cut.append(f"search for moves: after {self.decisions_max} decisions")
         finally:
-            self.rewind()
+            self.what_if.rewind()
         return best
 
     def _clear(self, node: int, units: Sequence[_Unit]) -> DefragPlan | None:
         """Return a plan in which these units leave the node to the request."""
-        for unit in units:
-            self.lift(unit)
+        for holder in chain(*units):
+            self.what_if.lift(holder)
         place = self._place(self.request, node)
         steps: list[_Step] = []
         for unit in sorted(units, key=_size_of, reverse=True) if place is not None else ():
@@ -183,32 +181,28 @@ class _Search:
             if placed is None:
                 break
             steps.append((unit, placed))
-        self.rewind()
+        self.what_if.rewind()
         return self._in_order(steps, place) if place and len(steps) == len(units) else None
 
     def _settle(self, unit: _Unit) -> tuple[Placement, ...] | None:
         """Reserve the best place that a lifted unit can have now; None where it has none."""
         requests = [holder.request for holder in unit if holder.request is not None]
         if len(requests) == 1:
-            for node in self.what_if.candidates(requests[0]):
-                placement = self._place(requests[0], node)
-                if placement is not None:
-                    return (placement,)
-            return None
+            found = (self._place(requests[0], n) for n in self.what_if.candidates(requests[0]))
+            placement = next(filter(None, found), None)
+            return None if placement is None else (placement,)
         planned = self.what_if.plan_together(requests)
         placed = tuple(placement for placement in planned if placement is not None)
         if len(placed) < len(planned):
             return None
         for placement in placed:
-            self.reserve(placement)
+            self.what_if.reserve(placement)
         return placed
 
     def _place(self, request: PodRequest, node: int) -> Placement | None:
         if self.what_if.decisions >= self.end:
             raise _SpentError
-        return self.place(request, node)
-
-    # --- the order ----------------------------------------------------------------------------
+        return self.what_if.place(request, node)
 
     def _in_order(self, found: Sequence[_Step], goal: Placement) -> DefragPlan | None:
         """Return the plan in an order in which every step is feasible; nothing stands before it."""
@@ -217,88 +211,54 @@ class _Search:
             permutations(steps) if len(steps) <= _ORDERS_MAX else (steps, list(reversed(steps)))
         )
         for order in orders:
-            moves = self._walk(order)
+            moves = _walk(order, self.what_if)
             place = None
             if moves is not None:
-                place = self.place(self.request, goal.node, _gpus_of(goal))
-            self.rewind()
+                place = self.what_if.place(self.request, goal.node, _gpus_of(goal))
+            self.what_if.rewind()
             if moves is not None and place is not None:
                 return DefragPlan(moves=moves, place=place)
         return None
 
-    def _walk(self, steps: Sequence[_Step]) -> tuple[Move, ...] | None:
-        moves: list[Move] = []
-        for number, (unit, planned) in enumerate(steps, 1):
-            first = len(unit) == 1 and self._has_room_first(planned[0])
-            self.lift(unit)
-            for holder, goal in zip(unit, planned, strict=True):
-                placed = self.place_as(goal)
-                if placed is None:
-                    return None
-                moves.append(Move(step=number, holder=holder, to=placed, room_first=first))
-        return tuple(moves)
 
-    def _has_room_first(self, goal: Placement) -> bool:
-        twin = structs.replace(goal, request=replace(goal.request, uid=f"{goal.request.uid}/again"))
-        placed = self.place_as(twin)
-        if placed is not None:
-            self.undo(placed)
-        return placed is not None
-
-    # --- what stands on the cluster, and is taken back -------------------------------------------
-
-    def lift(self, unit: _Unit) -> None:
-        """Take the Pods of a unit away."""
+def _walk(steps: Sequence[_Step], what_if: WhatIf) -> tuple[Move, ...] | None:
+    """Take these steps one after the other; None where one is not feasible."""
+    moves: list[Move] = []
+    for number, (unit, planned) in enumerate(steps, 1):
+        first = len(unit) == 1 and _has_room_first(planned[0], what_if)
         for holder in unit:
-            self.what_if.lift(holder)
-            self.lifted[holder.uid] = holder
+            what_if.lift(holder)
+        for holder, goal in zip(unit, planned, strict=True):
+            placed = _place_as(goal, what_if)
+            if placed is None:
+                return None
+            moves.append(Move(step=number, holder=holder, to=placed, room_first=first))
+    return tuple(moves)
 
-    def place(
-        self, request: PodRequest, node: int, minors: frozenset[int] | None = None
-    ) -> Placement | None:
-        """Reserve a Pod on a node; None changes nothing."""
-        placement = self.what_if.place(request, node, minors)
-        if placement is not None:
-            self.placed[request.uid] = placement
-        return placement
 
-    def place_as(self, goal: Placement) -> Placement | None:
-        """Reserve a Pod as it was planned: its GPUs and CPUs; None where that is not free."""
-        placed = self.place(goal.request, goal.node, _gpus_of(goal))
-        if placed is None or placed.cpuset == goal.cpuset:
-            return placed
-        self.undo(placed)
-        if not self._may_be_held(goal):
-            return None
-        planned = structs.replace(placed, cpuset=goal.cpuset)
-        self.reserve(planned)
-        return planned
+def _has_room_first(goal: Placement, what_if: WhatIf) -> bool:
+    twin = structs.replace(goal, request=replace(goal.request, uid=f"{goal.request.uid}/again"))
+    placed = _place_as(twin, what_if)
+    if placed is not None:
+        what_if.undo(placed)
+    return placed is not None
 
-    def _may_be_held(self, goal: Placement) -> bool:
-        """Tell whether one more Pod may hold these CPUs; those of LSE Pods nobody may."""
-        view, asked = self.what_if.view(goal.node), goal.request.cpuset
-        most = 1 if asked is not None and asked.alone else view.facts.cpu_ref_count_max
-        if goal.cpuset.mask & view.cpus_alone:
-            return False
-        return all(view.cpu_refs.get(cpu, 0) < most for cpu in goal.cpuset)
 
-    def reserve(self, placement: Placement) -> None:
-        """Reserve exactly this."""
-        self.what_if.reserve(placement)
-        self.placed[placement.request.uid] = placement
-
-    def undo(self, placement: Placement) -> None:
-        """Take back what was reserved."""
-        del self.placed[placement.request.uid]
-        self.what_if.undo(placement)
-
-    def rewind(self) -> None:
-        """Take back everything."""
-        for placement in list(self.placed.values()):
-            self.undo(placement)
-        for holder in self.lifted.values():
-            self.what_if.put_back(holder)
-        self.lifted.clear()
+def _place_as(goal: Placement, what_if: WhatIf) -> Placement | None:
+    """Reserve a Pod as it was planned: its GPUs and CPUs; None where that is not free."""
+    placed = what_if.place(goal.request, goal.node, _gpus_of(goal))
+    if placed is None or placed.cpuset == goal.cpuset:
+        return placed
+    what_if.undo(placed)
+    view, asked = what_if.view(goal.node), goal.request.cpuset
+    most = 1 if asked is not None and asked.alone else view.facts.cpu_ref_count_max
+    if goal.cpuset.mask & view.cpus_alone or any(
+        view.cpu_refs.get(cpu, 0) >= most for cpu in goal.cpuset
+    ):
+        return None
+    planned = structs.replace(placed, cpuset=goal.cpuset)
+    what_if.reserve(planned)
+    return planned
 
 
 def _stays(holder: Holder, placement: Placement) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,11 +18,6 @@ from scheduler.decide.settings import SchedulingSettings
 
 KEPT: Final = "kept by --keep"
 _STEADY: Final = "binpack"
-NOT_ACCEPTED: Final = "there is a place, but none as it is wanted"
-
-
-Accepts = Callable[[Placement, NodeFacts], bool]
-"""Tells whether a place is as it is wanted, beyond what its request says."""
 
 
 class WhatIf:
@@ -31,10 +26,6 @@ class WhatIf:
 
     Whoever tries something leaves the cluster as it was. The node policy `random` is replaced:
     what is tried twice must come out alike.
-
-    Args:
-        wanted, accepts: a Pod by UID, and what must hold of its place beyond its request, such as
-            CPUs of one NUMA node. A place that is not accepted counts as none.
 
     Attributes:
         decisions: questions asked of the engine so far, what a search's bound is counted in.
@@ -46,13 +37,9 @@ class WhatIf:
         holders: Iterable[Holder],
         settings: SchedulingSettings,
         *,
-        wanted: str = "",
-        accepts: Accepts | None = None,
         by_count: bool = False,
     ) -> None:
-        self._wanted = wanted
         self.by_count = by_count
-        self._accepts = accepts
         self.nodes = tuple(nodes)
         self.holders = {holder.uid: holder for holder in holders}
         policy = _STEADY if settings.node_policy == "random" else settings.node_policy
@@ -61,6 +48,8 @@ class WhatIf:
         self.decisions = 0
         workload = workload_of(requests)
         self._engine = Engine(self.nodes, self.settings, workload=workload, by_count=by_count)
+        self._lifted: dict[str, Holder] = {}
+        self._placed: dict[str, Placement] = {}
         self._by_node: dict[int, list[Holder]] = {}
         for holder in self.holders.values():
             self._engine.adopt(holder.node, holder.held)
@@ -71,17 +60,9 @@ class WhatIf:
         return self._by_node.get(node, ())
 
     def decide(self, request: PodRequest) -> Placement | Unplaced:
-        """Return what the engine answers now, or the best place that is accepted."""
+        """Return what the engine answers now."""
         self.decisions += 1
-        answer = self._engine.decide(request)
-        if isinstance(answer, Unplaced) or self._is_accepted(answer):
-            return answer
-        for node in self._engine.candidates(request):
-            placement = self.place(request, node)
-            if placement is not None:
-                self.undo(placement)
-                return placement
-        return Unplaced(request=request, message=NOT_ACCEPTED)
+        return self._engine.decide(request)
 
     def view(self, node: int) -> NodeView:
         """Return what is left of one node now."""
@@ -98,23 +79,19 @@ class WhatIf:
         """Reserve the Pod on this node, on these GPUs if given; None changes nothing."""
         self.decisions += 1
         placement = self._engine.try_place(request, node, minors)
-        if placement is None or self._is_accepted(placement):
-            return placement
-        self.undo(placement)
-        return None
-
-    def _is_accepted(self, placement: Placement) -> bool:
-        if self._accepts is None or placement.request.uid != self._wanted:
-            return True
-        return self._accepts(placement, self.nodes[placement.node])
+        if placement is not None:
+            self._placed[request.uid] = placement
+        return placement
 
     def reserve(self, placement: Placement) -> None:
         """Reserve exactly this, whether or not the engine would choose it."""
         self._engine.reserve(placement)
+        self._placed[placement.request.uid] = placement
 
     def undo(self, placement: Placement) -> None:
-        """Take back what `place` reserved."""
+        """Take back what was reserved."""
         self._engine.undo(placement)
+        del self._placed[placement.request.uid]
 
     def fits_on(self, request: PodRequest, node: int) -> bool:
         """Tell whether the node takes the Pod now."""
@@ -132,48 +109,27 @@ class WhatIf:
     def lift(self, holder: Holder) -> None:
         """Take a Pod away, as if it had ended."""
         self._engine.release(holder.uid)
+        self._lifted[holder.uid] = holder
 
     def put_back(self, holder: Holder) -> None:
         """Give a lifted Pod back exactly what it held."""
         self._engine.adopt(holder.node, holder.held)
+        del self._lifted[holder.uid]
+
+    def rewind(self) -> None:
+        """Take back all that was reserved, and give back all that was lifted."""
+        for placement in list(self._placed.values()):
+            self.undo(placement)
+        for holder in list(self._lifted.values()):
+            self.put_back(holder)
 
 
 def what_if_of(
-    cluster: ClusterSnapshot,
-    pod_uid: str,
-    *,
-    kept: frozenset[str] = frozenset(),
-    accepts: Accepts | None = None,
+    cluster: ClusterSnapshot, pod_uid: str, *, kept: frozenset[str] = frozenset()
 ) -> WhatIf:
     """Return the cluster beside one Pod; `kept` names Pods that may not be moved, by path."""
     holders = [
         replace(holder, fixed=KEPT) if holder.path in kept and not holder.fixed else holder
         for holder in cluster.others(pod_uid)
     ]
-    return WhatIf(
-        cluster.nodes,
-        holders,
-        cluster.settings,
-        wanted=pod_uid,
-        accepts=accepts,
-        by_count=cluster.by_count,
-    )
-
-
-def on_one(part: str | None) -> Accepts | None:
-    """Return what accepts a place whose CPUs are of one NUMA node (`numa`), or of one `socket`."""
-    if part is None:
-        return None
-
-    def together(placement: Placement, node: NodeFacts) -> bool:
-        topology = node.cpu_topology
-        if topology is None or not placement.cpuset:
-            return False
-        groups = (
-            [topology.cpus_in_numa(numa) for numa in topology.numa_nodes]
-            if part == "numa"
-            else [topology.cpus_in_socket(socket) for socket in topology.sockets]
-        )
-        return any(not placement.cpuset - group for group in groups)
-
-    return together
+    return WhatIf(cluster.nodes, holders, cluster.settings, by_count=cluster.by_count)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -34,27 +32,11 @@ if TYPE_CHECKING:
     from scheduler.whatif.what_if import WhatIf
 
 
-MOVE_COLUMNS: Final = (
-    Column(key="step", title="STEP", right=True),
-    Column(key="pod", title="POD"),
-    Column(key="from_text", title="FROM"),
-    Column(key="to_text", title="TO"),
-    Column(key="room_text", title="ROOM FIRST"),
-    Column(key="group", title="GROUP", wide=True),
-    Column(key="pod_uid", title="POD UID", wide=True),
-)
 MOVE_CSV: Final = tuple(
     Column(key=key, title=key)
     for key in ("step", "pod", "pod_uid", "group", "from", "to", "room_first")
 )
 _of_search = partial(typer.Option, rich_help_panel="The search")
-
-
-class CpuScope(StrEnum):
-    """Where CPUs of its own must be together."""
-
-    NUMA = "numa"
-    SOCKET = "socket"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +51,6 @@ class Options:
     ] = None
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="A Pod manifest.")
-    ] = None
-    cpu_scope: Annotated[
-        CpuScope | None, typer.Option(help="Its own CPUs on one NUMA node or socket.")
     ] = None
     keep: Annotated[
         list[str] | None,
@@ -117,12 +96,11 @@ def _plan(options: Options) -> None:
 
     For a Pod that does not exist yet: tenure defrag plan -f pod.yaml
 
-    Its own CPUs on one NUMA node: tenure defrag plan ml/pinned-1 --cpu-scope numa
-
     A live cluster without a ledger: kubectl get nodes,pods -A -o json | tenure defrag plan
     -f pod.yaml --objects -
     """
     from scheduler.whatif.defrag import DECISIONS_MAX, NoPlan, plan_moves
+    from scheduler.whatif.what_if import what_if_of
 
     if (options.name is None) == (options.file is None):
         error = InputError("one request is needed: NAMESPACE/POD or --file")
@@ -130,19 +108,22 @@ def _plan(options: Options) -> None:
     kept = frozenset(str(_pod_name(name, "--keep")) for name in options.keep or ())
     cluster = _scene(options.objects or (), options.ledger)
     request = _request(options, cluster)
-    what_if = _what_if(cluster, request, kept, options.cpu_scope)
+    unknown = kept - {holder.path for holder in cluster.holders}
+    if unknown:
+        raise InputError(f"holds nothing: {', '.join(sorted(unknown))}", field="--keep")
+    what_if = what_if_of(cluster, request.uid, kept=kept)
     answer = plan_moves(request, what_if, decisions_max=options.decisions or DECISIONS_MAX)
     document = _document(request, answer, what_if, cluster)
+    moves = document["plan"]["moves"] if document["plan"] else []
     if options.output.is_table:
-        _write(request, answer, document, options.output)
+        _write(request, answer, document, moves, wide=options.output is OutputFormat.WIDE)
     else:
-        rows = [] if isinstance(answer, NoPlan) else document["plan"]["moves"]
-        write_answer(options.output, rows, MOVE_CSV, document=document)
+        write_answer(options.output, moves, MOVE_CSV, document=document)
     if isinstance(answer, NoPlan):
         raise AnswerIsNo
 
 
-def _scene(objects: Sequence[str], ledger: str | None) -> ClusterSnapshot:
+def _scene(files: Sequence[str], ledger: str | None) -> ClusterSnapshot:
     from scheduler.cluster.snapshot import (
         read_objects,
         settings_of,
@@ -152,34 +133,27 @@ def _scene(objects: Sequence[str], ledger: str | None) -> ClusterSnapshot:
     from scheduler.decide.settings import SchedulingSettings
     from tenure.manifests import as_admitted, read_manifests
 
-    manifests = as_admitted(read_manifests(objects)) if objects else None
-    settings = SchedulingSettings()
-    if manifests is not None and ledger is None and not os.environ.get(LEDGER_VARIABLE):
-        return snapshot_of_objects(_named(read_objects(manifests, settings)), settings)
-    with ExitStack() as stack:
-        source = stack.enter_context(opened(ledger))
+    manifests = as_admitted(read_manifests(files)) if files else None
+
+    def objects(settings: SchedulingSettings) -> FileObjects | None:
+        found = None if manifests is None else read_objects(manifests, settings)
+        for each in found.unreadable if found else ():
+            warn(str(each))
+        return found
+
+    if ledger is None and not os.environ.get(LEDGER_VARIABLE):
+        settings = SchedulingSettings()
+        if (alone := objects(settings)) is not None:
+            return snapshot_of_objects(alone, settings)
+    with opened(ledger) as source:
         settings = settings_of(source)
-        told: FileObjects | None = None
-        if manifests is not None:
-            told = _named(read_objects(manifests, settings))
-        return snapshot_of_ledger(source, told, settings)
-
-
-def _named(objects: FileObjects) -> FileObjects:
-    for each in objects.unreadable:
-        warn(str(each))
-    return objects
+        return snapshot_of_ledger(source, objects(settings), settings)
 
 
 def _request(wanted: Options, cluster: ClusterSnapshot) -> PodRequest:
     if wanted.file is not None:
-        request = _request_of_file(wanted.file, cluster.settings.vocabulary)
-    else:
-        request = _waiting(_pod_name(wanted.name or "", "NAMESPACE/POD"), cluster)
-    if wanted.cpu_scope is not None and request.cpuset is None:
-        fact = "only for a request for CPUs of its own"
-        raise with_next(InputError(fact, field="--cpu-scope"), "ask as LSR or LSE")
-    return request
+        return _request_of_file(wanted.file, cluster.settings.vocabulary)
+    return _waiting(_pod_name(wanted.name or "", "NAMESPACE/POD"), cluster)
 
 
 def _request_of_file(path: Path, vocabulary: Vocabulary) -> PodRequest:
@@ -235,17 +209,6 @@ def _pod_name(text: str, field: str) -> PodName:
         if isinstance(reading, PodName):
             return reading
     raise InputError(f"not NAMESPACE/POD: value={text!r}", field=field)
-
-
-def _what_if(
-    cluster: ClusterSnapshot, request: PodRequest, kept: frozenset[str], scope: str | None
-) -> WhatIf:
-    from scheduler.whatif.what_if import on_one, what_if_of
-
-    unknown = kept - {holder.path for holder in cluster.holders}
-    if unknown:
-        raise InputError(f"holds nothing: {', '.join(sorted(unknown))}", field="--keep")
-    return what_if_of(cluster, request.uid, kept=kept, accepts=on_one(scope))
 
 
 # --- as data ----------------------------------------------------------------------------------
@@ -315,59 +278,43 @@ def _place(node: str, shares: Sequence[DeviceShare], cpuset: CpuSet) -> dict[str
 
 
 def _write(
-    request: PodRequest, answer: DefragPlan | NoPlan, document: dict[str, Any], output: OutputFormat
+    request: PodRequest,
+    answer: DefragPlan | NoPlan,
+    document: dict[str, Any],
+    moves: Sequence[dict[str, Any]],
+    *,
+    wide: bool,
 ) -> None:
-    from scheduler.whatif.defrag import DefragPlan
+    def say(line: str) -> None:
+        text = one_line(line) + "\n"
+        sys.stdout.write(text if wide else fitted(text))
 
-    wide = output is OutputFormat.WIDE
-    lines = _lines(request, answer)
-    _say(next(lines), wide=wide)
-    if isinstance(answer, DefragPlan) and answer.moves:
-        rows = [
-            {
-                **move,
-                "from_text": _text(move["from"]),
-                "to_text": _text(move["to"]),
-                "room_text": "yes" if move["room_first"] else "no",
-            }
-            for move in document["plan"]["moves"]
-        ]
-        write_table(rows, [c for c in MOVE_COLUMNS if wide or not c.wide], sys.stdout, wide=wide)
-    if isinstance(answer, DefragPlan):
-        place = _text(document["plan"]["place"])
-        _say(f"then {request.path} fits on {place}", wide=wide)
-    for line in (*lines, *_asides(document)):
-        _say(line, wide=wide)
+    say(_head(request, answer))
+    if moves:
+        write_table(moves, [c for c in MOVE_COLUMNS if wide or not c.wide], sys.stdout, wide=wide)
+    if document["plan"]:
+        say(f"then {request.path} fits on {_text(document['plan']['place'])}")
+    for text in document["cut"]:
+        say(f"bound met: {text}")
+    for why, count in document["not_moved"].items():
+        say(f"not moved: {count} Pod{'' if count == 1 else 's'}: {why}")
+    for text in document["untold"]:
+        say(f"not recorded, so not looked at (--objects FILE tells): {text}")
 
 
-def _say(line: str, *, wide: bool) -> None:
-    text = one_line(line) + "\n"
-    sys.stdout.write(text if wide else fitted(text))
-
-
-def _lines(request: PodRequest, answer: DefragPlan | NoPlan) -> Iterator[str]:
+def _head(request: PodRequest, answer: DefragPlan | NoPlan) -> str:
     from scheduler.record.events import shape_of
     from scheduler.whatif.defrag import NoPlan
 
     asks = f"{request.path}, which asks for {shape_of(request)}"
     if isinstance(answer, NoPlan):
         none = "no plan makes room" if answer.proved else "no plan was found that makes room"
-        yield f"{none} for {asks}: {answer.why}"
-    elif not answer.moves:
-        yield f"no move is needed for {asks}"
-    else:
-        count = len(answer.moves)
-        moves = "1 move makes" if count == 1 else f"{count} moves make"
-        fewer = "" if count == 1 else ", perhaps fewer do,"
-        yield f"{moves} room{fewer} for {asks}"
-    yield from (f"bound met: {text}" for text in answer.cut)
-
-
-def _asides(document: dict[str, Any]) -> Iterator[str]:
-    for why, count in document["not_moved"].items():
-        yield f"not moved: {count} Pod{'' if count == 1 else 's'}: {why}"
-    for text in document["untold"]:
-        yield f"not recorded, so not looked at (--objects FILE tells): {text}"
+        return f"{none} for {asks}: {answer.why}"
+    if not answer.moves:
+        return f"no move is needed for {asks}"
+    if len(answer.moves) == 1:
+        return f"1 move makes room for {asks}"
+    return f"{len(answer.moves)} moves make room, perhaps fewer do, for {asks}"
 
 
 def _text(place: dict[str, Any]) -> str:
@@ -379,3 +326,14 @@ def _text(place: dict[str, Any]) -> str:
     )
     cpus = f"cpus {place['cpuset']}" if place["cpuset"] else ""
     return " ".join(part for part in (place["node"], devices, cpus) if part)
+
+
+MOVE_COLUMNS: Final = (
+    Column(key="step", title="STEP", right=True),
+    Column(key="pod", title="POD"),
+    Column(key="from", title="FROM", show=_text),
+    Column(key="to", title="TO", show=_text),
+    Column(key="room_first", title="ROOM FIRST", show=lambda first: "yes" if first else "no"),
+    Column(key="group", title="GROUP", wide=True),
+    Column(key="pod_uid", title="POD UID", wide=True),
+)

@@ -224,7 +224,6 @@ def test_no_plan_for_want_of_decisions_is_not_called_none(
     [
         ((), "one request is needed"),
         (("ml/big", "--file", "missing.yaml"), "one request is needed"),
-        (("ml/big", "--cpu-scope", "numa"), "--cpu-scope"),
         (("ml/nobody",), "no request of this name is known"),
         (("ml/half-1",), "it holds its place already"),
         (("ml/big", "--keep", "ml/nobody"), "--keep"),

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.devices import DeviceShare
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import CpuSetDemand, GangRef, PodRequest
 from scheduler.cluster.model import Holder
-from scheduler.decide.outcome import Placement, Unplaced
+from scheduler.decide.outcome import Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.whatif.defrag import DefragPlan, NoPlan, plan_moves
 from scheduler.whatif.what_if import WhatIf
@@ -169,36 +170,25 @@ def test_a_gang_with_a_fixed_member_stays() -> None:
     assert isinstance(plan_moves(WANTED, what_if), NoPlan)
 
 
-def numa_wanted(placement: Placement, node: NodeFacts) -> bool:
-    """Accept CPUs of one NUMA node alone."""
-    assert node.cpu_topology is not None
-    topology = node.cpu_topology
-    return any(not placement.cpuset - topology.cpus_in_numa(n) for n in topology.numa_nodes)
-
-
 def test_cpus_of_one_numa_node_are_gathered_by_moving_a_pod_on_its_own_node() -> None:
     """
     CPU proposal, story 6: enough CPUs are free, in pieces; one Pod is pinned again beside another.
 
-    CPUs 0-3 are NUMA node 0 and 4-7 NUMA node 1; a and b hold two CPUs of each.
+    CPUs 0-3 are NUMA node 0 and 4-7 NUMA node 1; a and b hold two CPUs of each. Which Pod wants
+    its CPUs of one NUMA node says its own policy.
     """
     node = gpu_node("n", 0, cpu_milli=8000, cpu_topology=SMALL_MACHINE)
-    wanted = pinned("wanted", 4)
-    what_if = WhatIf(
+    numa = NumaTopologySpec(policy=NumaPolicy.SINGLE_NUMA_NODE)
+    wanted = replace(pinned("wanted", 4), numa=numa)
+    what_if = what_if_of(
         (node,),
-        (
-            holder(0, pinned("a", 2), cpuset="0-1"),
-            holder(0, pinned("b", 2), cpuset="4-5"),
-        ),
-        SchedulingSettings(),
-        wanted="wanted",
-        accepts=numa_wanted,
+        holder(0, pinned("a", 2), cpuset="0-1"),
+        holder(0, pinned("b", 2), cpuset="4-5"),
     )
 
     plan = planned(wanted, what_if)
 
     (move,) = plan.moves
-    assert numa_wanted(plan.place, node)
     assert not move.to.cpuset & plan.place.cpuset
     assert str(plan.place.cpuset) in {"0-3", "4-7"}
 
