@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from ledger.domain.cpuset import CpuSet, cpuset_of
+from ledger.domain.devices import GPU
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request import extended
@@ -67,18 +68,14 @@ NUMA_STARTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One node with what is left of it, and who is on it, for the rules below."""
+    """One node with what is left of it, and what its Pods hold, for the rules below."""
 
     node: int
     request: PodRequest
     facts: NodeFacts
     view: NodeView
-    cpu_free: int
-    memory_free: int
-    pods: int
-    strangers: tuple[str, ...]
     settings: SchedulingSettings
-    holders: tuple[PodObserved, ...] = ()
+    holders: tuple[PodObserved, ...]
 
 
 def find_reasons(request: PodRequest, answer: Unplaced, what_if: WhatIf) -> Iterator[Obstacle]:
@@ -87,58 +84,42 @@ def find_reasons(request: PodRequest, answer: Unplaced, what_if: WhatIf) -> Iter
         return
     names = answer.nodes.names or answer.nodes.texts
     for node, code in enumerate(answer.nodes.codes):
-        look = look_at(request, what_if, node)
+        look = Look(
+            node=node,
+            request=request,
+            facts=what_if.nodes[node],
+            view=what_if.view(node),
+            settings=what_if.settings,
+            holders=tuple(holder.held for holder in what_if.on(node)),
+        )
         for name, text in zip(names[code], answer.nodes.texts[code], strict=True):
-            yield find(look, name, text)
+            yield _find(look, partial(Obstacle, node=node, reason=name), text)
 
 
-def look_at(request: PodRequest, what_if: WhatIf, node: int) -> Look:
-    """Return what is left of a node."""
-    facts, held = what_if.nodes[node], [holder.held for holder in what_if.on(node)]
-    return Look(
-        node=node,
-        request=request,
-        facts=facts,
-        view=what_if.view(node),
-        cpu_free=(facts.cpu_milli or 0)
-        - sum(facts.cpu_cost_milli(pod.cpu_milli, len(pod.cpuset)) for pod in held),
-        memory_free=(facts.memory_bytes or 0) - sum(pod.memory_bytes for pod in held),
-        pods=len(held),
-        strangers=tuple(f"{pod.namespace}/{pod.pod_name}" for pod in held if pod.unknown_types),
-        settings=what_if.settings,
-        holders=tuple(held),
-    )
-
-
-def find(look: Look, name: str, text: str) -> Obstacle:
-    """Return the numbers behind one reason, called `name` by us and `text` by the message."""
-    make = partial(Obstacle, node=look.node, reason=name)
+def _find(look: Look, make: Make, text: str) -> Obstacle:
+    """Return the numbers behind the reason that the message calls `text`."""
     explain = _BY_TEXT.get(text)
-    if explain is None and text.startswith(reasons.TAINTED):
-        explain = _taint
-    if explain is None and text.startswith(NUMA_STARTS):
-        explain = _numa
-    if explain is None and (resource := reasons.resource_short(text)):
+    if explain is not None:
+        return explain(look, make)
+    if about := _ABOUTS.get(text):
+        return make(about=about(look.request, look.facts))
+    if text.startswith(reasons.TAINTED):
+        return make(about=_taint(look.request, look.facts))
+    if text.startswith(NUMA_STARTS):
+        return _numa(look, make)
+    if resource := reasons.resource_short(text):
         return _extended(look, make, resource)
-    if explain is None:
-        return _of_devices(look, make, text)
-    return explain(look, make)
+    return _of_devices(look, make, text)
 
 
-def _plain(_look: Look, make: Make) -> Obstacle:
-    return make()
-
-
-def _taint(look: Look, make: Make) -> Obstacle:
-    taint = first_untolerated(look.facts.taints, look.request.placement.tolerations)
+def _taint(request: PodRequest, node: NodeFacts) -> str:
+    taint = first_untolerated(node.taints, request.placement.tolerations)
     value = f"={taint.value}" if taint and taint.value else ""
-    about = f"taint {taint.key}{value}:{taint.effect}" if taint else ""
-    return make(about=about)
+    return f"taint {taint.key}{value}:{taint.effect}" if taint else ""
 
 
-def _affinity(look: Look, make: Make) -> Obstacle:
-    about = "; ".join(_unmet(look.facts, look.request.placement))
-    return make(about=about)
+def _affinity(request: PodRequest, node: NodeFacts) -> str:
+    return "; ".join(_unmet(node, request.placement))
 
 
 def _unmet(node: NodeFacts, rules: PlacementRules) -> Iterator[str]:
@@ -170,14 +151,20 @@ def _has(node: NodeFacts, key: str) -> str:
 
 
 def _pods(look: Look, make: Make) -> Obstacle:
-    most = look.facts.pods_max or 0
-    return make(asked=1, available=most - look.pods, unit="pods")
+    available = (look.facts.pods_max or 0) - len(look.holders)
+    return make(asked=1, available=available, unit="pods")
+
+
+def _cpu_free(look: Look) -> int:
+    cost = look.facts.cpu_cost_milli
+    held = sum(cost(pod.cpu_milli, len(pod.cpuset)) for pod in look.holders)
+    return (look.facts.cpu_milli or 0) - held
 
 
 def _cpu(look: Look, make: Make) -> Obstacle:
     return make(
         asked=look.request.cpu_milli,
-        available=look.cpu_free,
+        available=_cpu_free(look),
         unit="cpu milli",
         about=f"the node has {look.facts.cpu_milli}",
     )
@@ -190,18 +177,19 @@ def _amplified(look: Look, make: Make) -> Obstacle:
     ratio = float(facts.cpu_amplification)
     return make(
         asked=facts.cpu_cost_milli(look.request.cpu_milli, own),
-        available=look.cpu_free,
+        available=_cpu_free(look),
         unit="cpu milli",
         about=f"the node has {facts.cpu_milli}, a CPU of one's own counts {ratio:g} times",
     )
 
 
 def _memory(look: Look, make: Make) -> Obstacle:
+    has = look.facts.memory_bytes or 0
     return make(
         asked=-(-look.request.memory_bytes // _MIB),
-        available=look.memory_free // _MIB,
+        available=(has - sum(pod.memory_bytes for pod in look.holders)) // _MIB,
         unit="memory MiB",
-        about=f"the node has {(look.facts.memory_bytes or 0) // _MIB}",
+        about=f"the node has {has // _MIB}",
     )
 
 
@@ -217,17 +205,13 @@ def _extended(look: Look, make: Make, resource: str) -> Obstacle:
 
 
 def _unknown(look: Look, make: Make) -> Obstacle:
-    return make(about=", ".join(look.strangers))
+    strangers = (f"{pod.namespace}/{pod.pod_name}" for pod in look.holders if pod.unknown_types)
+    return make(about=", ".join(strangers))
 
 
-def _dialect(look: Look, make: Make) -> Obstacle:
-    served = ", ".join(sorted(look.facts.dialects or ()))
-    asked = look.request.dialect
-    return make(about=f"asks in {asked}, serves {served or 'none'}")
-
-
-def _told(about: Callable[[PodRequest, NodeFacts], str], look: Look, make: Make) -> Obstacle:
-    return make(about=about(look.request, look.facts))
+def _dialect(request: PodRequest, node: NodeFacts) -> str:
+    served = ", ".join(sorted(node.dialects or ()))
+    return f"asks in {request.dialect}, serves {served or 'none'}"
 
 
 def _cpus(look: Look, make: Make) -> Obstacle:
@@ -293,10 +277,9 @@ def _whole_cores(look: Look, make: Make) -> Obstacle:
     return make(asked=asked, unit="cpus", about=about)
 
 
-def _bind_policy(look: Look, make: Make) -> Obstacle:
-    asked = look.request.cpuset.bind_policy if look.request.cpuset else ""
-    about = f"requires {asked}, the node {look.facts.cpu_bind_policy}"
-    return make(about=about)
+def _bind_policy(request: PodRequest, node: NodeFacts) -> str:
+    asked = request.cpuset.bind_policy if request.cpuset else ""
+    return f"requires {asked}, the node {node.cpu_bind_policy}"
 
 
 def _partitions(look: Look, make: Make) -> Obstacle:
@@ -314,10 +297,6 @@ def _partitions(look: Look, make: Make) -> Obstacle:
         unit="gpu devices",
         about=about,
     )
-
-
-def _scope(look: Look, make: Make) -> Obstacle:
-    return _fitting(look, make, "gpu", by_place=True)
 
 
 def _roots(look: Look, make: Make) -> Obstacle:
@@ -454,36 +433,27 @@ def _of_type(demands: Iterable[DeviceDemand], kind: str) -> Iterator[DeviceDeman
     return (demand for demand in demands if demand.device_type == kind)
 
 
-_BY_TEXT: Final[Mapping[str, Callable[[Look, Make], Obstacle]]] = {
-    reasons.UNSCHEDULABLE.text: _plain,
-    reasons.NODE_LOST.text: _plain,
-    reasons.REGISTERED_AGAIN.text: _plain,
+_ABOUTS: Final[Mapping[str, Callable[[PodRequest, NodeFacts], str]]] = {
     reasons.AFFINITY.text: _affinity,
     reasons.GPU_VENDOR.text: _affinity,
     reasons.NOT_ISOLATED.text: _affinity,
-    reasons.BY_CLAIMS.text: _plain,
+    reasons.DIALECT_NOT_SERVED.text: _dialect,
+    reasons.BIND_POLICY_CONFLICT.text: _bind_policy,
+    **{text: about for each in CHOOSERS for text, about in each.abouts.items()},
+}
+_BY_TEXT: Final[Mapping[str, Callable[[Look, Make], Obstacle]]] = {
     reasons.TOO_MANY_PODS.text: _pods,
     reasons.INSUFFICIENT_CPU.text: _cpu,
     reasons.INSUFFICIENT_AMPLIFIED_CPU.text: _amplified,
     reasons.INSUFFICIENT_MEMORY.text: _memory,
     reasons.UNKNOWN_CARD.text: _unknown,
-    reasons.BY_NUMBER.text: _plain,
-    reasons.NO_CPU_TOPOLOGY.text: _plain,
-    reasons.CPUS_NOT_BOUND.text: _plain,
     reasons.INSUFFICIENT_CPUS.text: _cpus,
-    reasons.NODE_NOT_OWNED.text: _plain,
-    reasons.NODE_OF_OTHER_SCHEDULER.text: _plain,
-    reasons.DIALECT_NOT_SERVED.text: _dialect,
-    **{reason.text: _plain for each in CHOOSERS for reason in each.node_reasons},
-    **{text: partial(_told, about) for each in CHOOSERS for text, about in each.abouts.items()},
     reasons.NO_PARTITION_TABLE.text: _partitions,
     reasons.PARTITION_COUNT.text: _partitions,
     reasons.NO_FREE_PARTITION.text: _partitions,
-    reasons.TOPOLOGY_SCOPE.text: _scope,
-    reasons.NO_TOPOLOGY_TREE.text: _scope,
-    reasons.MULTI_SHARED_GPU.text: _plain,
+    reasons.TOPOLOGY_SCOPE.text: partial(_fitting, kind=GPU, by_place=True),
+    reasons.NO_TOPOLOGY_TREE.text: partial(_fitting, kind=GPU, by_place=True),
     reasons.JOINT_RULES.text: _roots,
     reasons.NOT_WHOLE_CORES.text: _whole_cores,
-    reasons.BIND_POLICY_CONFLICT.text: _bind_policy,
     reasons.INSUFFICIENT_POOL.text: _pool,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TextIO
 
 from ledger.domain.amounts import format_bytes, format_cores
@@ -12,7 +12,7 @@ from scheduler.whatif.releases import Ending
 from scheduler.whatif.smaller import Smaller
 from tenure.output import Column, OutputFormat, one_line, write_table
 
-NODE_COLUMNS: Final = (
+_COLUMNS: Final = (
     Column(key="node", title="NODE"),
     Column(key="reason", title="REASON"),
     Column(key="asked", title="ASKED", right=True),
@@ -20,6 +20,7 @@ NODE_COLUMNS: Final = (
     Column(key="unit", title="UNIT"),
     Column(key="about", title="ABOUT"),
 )
+_KEYS: Final = ("reason", "asked", "available", "unit", "about")
 _PODS_SHOWN: Final = 8
 _NODES_SHOWN: Final = 3
 _NEEDS_OBJECTS: Final = (
@@ -33,33 +34,29 @@ _NO_REQUEST: Final = (
 
 
 def write_prospects(
-    prospects: Prospects,
-    output: OutputFormat,
-    out: TextIO,
-    nodes: Callable[[TextIO], None],
-    message: str = "",
+    prospects: Prospects, output: OutputFormat, out: TextIO, message: str = ""
 ) -> None:
-    """Write what would help, and with `-o wide` first `nodes`; `message` is written already."""
+    """Write what would help, and with `-o wide` first every node; `message` is written already."""
     if output is OutputFormat.WIDE and prospects.findings:
         out.write("\n")
-        nodes(out)
+        _write_nodes(prospects, out)
     out.write("\n")
     out.writelines(f"{one_line(line)}\n" for line in lines_of(prospects, message))
 
 
-def write_nodes(prospects: Prospects, out: TextIO) -> None:
+def _write_nodes(prospects: Prospects, out: TextIO) -> None:
     """Write why it has no place now: alike nodes in one row, hopeless ones in one line."""
     alike: dict[tuple[Any, ...], list[str]] = {}
     for found in prospects.findings:
         if found.node not in prospects.hopeless:
-            key = (found.reason, found.asked, found.available, found.unit, found.about)
+            key = tuple(getattr(found, name) for name in _KEYS)
             alike.setdefault(key, []).append(prospects.names[found.node])
-    keys = ("reason", "asked", "available", "unit", "about")
     rows = [
-        {"node": _names(names), **dict(zip(keys, key, strict=True))} for key, names in alike.items()
+        {"node": _names(names), **dict(zip(_KEYS, key, strict=True))}
+        for key, names in alike.items()
     ]
     if rows:
-        write_table(rows, NODE_COLUMNS, out)
+        write_table(rows, _COLUMNS, out, wide=True)
     if prospects.hopeless:
         never = [prospects.names[node] for node in sorted(prospects.hopeless)]
         out.write(f"never, whoever holds what there: {one_line(_names(never))}\n")
@@ -73,17 +70,12 @@ def _names(names: Sequence[str]) -> str:
     return f"{len(names)} nodes: {', '.join(names[:_NODES_SHOWN])}{more}"
 
 
-def node_rows(prospects: Prospects) -> list[dict[str, Any]]:
-    """Return why the Pod has no place now, node by node; keys as `NODE_COLUMNS`."""
+def _node_rows(prospects: Prospects) -> list[dict[str, Any]]:
     return [
         {
             "node": prospects.names[found.node],
             "never": found.node in prospects.hopeless,
-            "reason": found.reason,
-            "asked": found.asked,
-            "available": found.available,
-            "unit": found.unit,
-            "about": found.about,
+            **{key: getattr(found, key) for key in _KEYS},
         }
         for found in prospects.findings
     ]
@@ -108,7 +100,7 @@ def record_of(prospects: Prospects) -> dict[str, Any]:
     return {
         "now": prospects.message,
         "never": prospects.never,
-        "nodes": node_rows(prospects),
+        "nodes": _node_rows(prospects),
         "nearest": nearest_record(prospects.nearest, prospects.names),
         "fragmentation": found
         and {
@@ -146,13 +138,8 @@ def _group_record(prospects: Prospects) -> dict[str, Any] | None:
 
 
 def _smaller_record(item: Smaller, names: Sequence[str]) -> dict[str, Any]:
-    return {
-        "what": item.name,
-        "unit": item.unit,
-        "asked": item.asked,
-        "fits": item.fits,
-        "node": names[item.node],
-    }
+    keys = ("what", "unit", "asked", "fits")
+    return dict(zip(keys, item, strict=False)) | {"node": names[item.node]}
 
 
 def _ending_record(ending: Ending | None, names: Sequence[str]) -> dict[str, Any] | None:

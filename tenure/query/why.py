@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
@@ -349,10 +348,9 @@ def _write_stories(
             out.write(f"never as it is: {one_line(prospects.never)}\n")
         _write_story(stories[0], now_us, out)
         if prospects is not None:
-            from tenure.query.prospects import NODE_COLUMNS, node_rows, write_prospects
+            from tenure.query.prospects import write_prospects
 
-            nodes = partial(write_table, node_rows(prospects), NODE_COLUMNS, wide=True)
-            write_prospects(prospects, output, out, nodes)
+            write_prospects(prospects, output, out)
         return
     if prospects is not None:
         from tenure.query.prospects import record_of

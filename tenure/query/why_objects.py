@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import asdict
@@ -51,7 +50,7 @@ from tenure.names import (
 )
 from tenure.output import Column, OutputFormat, one_line
 from tenure.query.meant import first_of, owner_text
-from tenure.query.prospects import record_of, write_nodes, write_prospects
+from tenure.query.prospects import record_of, write_prospects
 from tenure.query.records import ENDED, FITS, PLACED, REFUSED, WAITING
 from tenure.query.why import write_reasons, write_records
 from tenure.simulate.inputs import as_stored, manifest_run
@@ -385,8 +384,7 @@ def _write(stories: Sequence[_Story], output: OutputFormat, answer: Answer) -> N
         if story.reasons:
             write_reasons([*map(asdict, story.reasons)], answer.out)
         if story.prospects is not None:
-            nodes = partial(write_nodes, story.prospects)
-            write_prospects(story.prospects, output, answer.out, nodes, story.message)
+            write_prospects(story.prospects, output, answer.out, story.message)
         return
     whys = [story.reasons[0].reason if story.reasons else story.message for story in stories]
     texts = ({"held": _held(story), "why": why} for story, why in zip(stories, whys, strict=True))
