@@ -20,7 +20,7 @@ from tenure.exits import AnswerIsNo, warn, with_next
 from tenure.names import PodName, parse_name
 from tenure.opening import LEDGER_VARIABLE, opened
 from tenure.options import LedgerUrl, ObjectFiles, Output
-from tenure.output import Column, OutputFormat, fitted, one_line, write_answer, write_table
+from tenure.output import Column, OutputFormat, fitted, one_line, write_answer
 
 if TYPE_CHECKING:
     from ledger.domain.devices import DeviceShare
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from scheduler.whatif.what_if import WhatIf
 
 
-MOVE_CSV: Final = tuple(
-    Column(key=key, title=key)
-    for key in ("step", "pod", "pod_uid", "group", "from", "to", "room_first")
-)
 _of_search = partial(typer.Option, rich_help_panel="The search")
 
 
@@ -114,11 +110,7 @@ def _plan(options: Options) -> None:
     what_if = what_if_of(cluster, request.uid, kept=kept)
     answer = plan_moves(request, what_if, decisions_max=options.decisions or DECISIONS_MAX)
     document = _document(request, answer, what_if, cluster)
-    moves = document["plan"]["moves"] if document["plan"] else []
-    if options.output.is_table:
-        _write(request, answer, document, moves, wide=options.output is OutputFormat.WIDE)
-    else:
-        write_answer(options.output, moves, MOVE_CSV, document=document)
+    _write(request, answer, document, options.output)
     if isinstance(answer, NoPlan):
         raise AnswerIsNo
 
@@ -278,22 +270,22 @@ def _place(node: str, shares: Sequence[DeviceShare], cpuset: CpuSet) -> dict[str
 
 
 def _write(
-    request: PodRequest,
-    answer: DefragPlan | NoPlan,
-    document: dict[str, Any],
-    moves: Sequence[dict[str, Any]],
-    *,
-    wide: bool,
+    request: PodRequest, answer: DefragPlan | NoPlan, document: dict[str, Any], output: OutputFormat
 ) -> None:
     def say(line: str) -> None:
         text = one_line(line) + "\n"
-        sys.stdout.write(text if wide else fitted(text))
+        sys.stdout.write(text if output is OutputFormat.WIDE else fitted(text))
 
+    plan = document["plan"]
+    moves = plan["moves"] if plan else []
+    if not output.is_table:
+        write_answer(output, moves, MOVE_COLUMNS, document=document)
+        return
     say(_head(request, answer))
     if moves:
-        write_table(moves, [c for c in MOVE_COLUMNS if wide or not c.wide], sys.stdout, wide=wide)
-    if document["plan"]:
-        say(f"then {request.path} fits on {_text(document['plan']['place'])}")
+        write_answer(output, moves, MOVE_COLUMNS)
+    if plan:
+        say(f"then {request.path} fits on {_text(plan['place'])}")
     for text in document["cut"]:
         say(f"bound met: {text}")
     for why, count in document["not_moved"].items():
@@ -331,9 +323,9 @@ def _text(place: dict[str, Any]) -> str:
 MOVE_COLUMNS: Final = (
     Column(key="step", title="STEP", right=True),
     Column(key="pod", title="POD"),
+    Column(key="pod_uid", title="POD UID", wide=True),
+    Column(key="group", title="GROUP", wide=True),
     Column(key="from", title="FROM", show=_text),
     Column(key="to", title="TO", show=_text),
     Column(key="room_first", title="ROOM FIRST", show=lambda first: "yes" if first else "no"),
-    Column(key="group", title="GROUP", wide=True),
-    Column(key="pod_uid", title="POD UID", wide=True),
 )
