@@ -44,37 +44,19 @@ if TYPE_CHECKING:
 def holder_record(holder: HolderRow, *, now_us: int) -> dict[str, Any]:
     """Return a holder with base units, ISO times, and why it holds what it holds."""
     ended = now_us if holder.closed_at_us is None else holder.closed_at_us
-    return {
+    told = {
         "held": held_text(holder),
-        "namespace": holder.namespace,
         "pod": holder.pod_name,
-        "pod_uid": holder.pod_uid,
-        "owner": holder.owner,
         "node": holder.node_name,
-        "node_uid": holder.node_uid,
-        "device_type": holder.device_type,
-        "minor": holder.minor,
-        "device_id": holder.device_id,
-        "model": holder.model,
-        "core_percent": holder.core_percent,
-        "memory_bytes": holder.memory_bytes,
-        "memory_ratio_percent": holder.memory_ratio_percent,
-        "exclusive": holder.exclusive,
-        "cpu_milli": holder.cpu_milli,
-        "cpuset": holder.cpuset,
-        "unknown_types": holder.unknown_types,
         "since": iso_time(holder.opened_at_us),
         "until": iso_or_none(holder.closed_at_us),
         "seconds": max(0, ended - holder.opened_at_us) / 1_000_000,
         "counted_until": iso_or_none(holder.counted_until_us),
         "end_reason": holder.end_reason or "",
         "event": holder.position,
-        "policy": holder.policy,
-        "kind": holder.kind,
-        "phase": holder.phase,
-        "dialect": holder.dialect,
-        "attempt": holder.attempt,
     }
+    keys = (*HOLDER_KEYS, "node_uid")
+    return {key: told[key] if key in told else getattr(holder, key) for key in keys}
 
 
 def held_text(holder: HolderRow) -> str:
