@@ -23,7 +23,7 @@ AGAIN_SECONDS: Final = 60.0
 """What the service knows already is said so often: it may have forgotten, or be another one."""
 PODS_MAX: Final = 500
 """Of one message; the service takes 512."""
-ASSIGNED, OBSERVED = "assigned", "observed"
+ASSIGNED, OBSERVED, NOTHING = "assigned", "observed", "nothing"
 _INIT: Final = "init-"
 
 ContainerKey = tuple[str, str]
@@ -195,15 +195,18 @@ def said(
     return after, message
 
 
-def answered(state: Confirming, message: Said, held: AbstractSet[str]) -> Confirming:
+def answered(
+    state: Confirming, message: Said, held: AbstractSet[str], ended: AbstractSet[str] = frozenset()
+) -> Confirming:
     """
-    Take note that a message was answered: what was taken back may start.
+    Take note that a message was answered: what was taken back may start, if it holds something yet.
 
     Args:
-        held: UIDs of the Pods that hold something by now; of others nothing has to be remembered,
-            for a Pod that is gone by the API never starts.
+        held: UIDs of the Pods that hold something as we know it; of others nothing has to be
+            remembered, for a Pod that is gone by the API never starts.
+        ended: of those taken back, who holds nothing by the answer: what we know is older.
     """
-    return replace(state, gone=(state.gone - set(message.here)) & held)
+    return replace(state, gone=(state.gone - (set(message.here) - ended)) & held)
 
 
 def unanswered(state: Confirming, message: Said) -> Confirming:

@@ -68,6 +68,7 @@ class Verdicts(msgspec.Struct, frozen=True):
     taken: bool = True
     assigned: tuple[Verdict, ...] = ()
     gone: tuple[Verdict, ...] = ()
+    here: tuple[Verdict, ...] = ()
     observed: tuple[Verdict, ...] = ()
     cleared: tuple[str, ...] = ()
 

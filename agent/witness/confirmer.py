@@ -19,7 +19,16 @@ from agent.checkpoint import FILE_NAME, CheckpointError, DeviceCheckpoint
 from agent.claim_checkpoint import FILE_NAME as CLAIMS_FILE_NAME
 from agent.claim_checkpoint import PreparedClaim
 from agent.decide.claim_ends import ClaimsHere
-from agent.decide.confirming import Confirming, Look, Observed, Said, answered, said, unanswered
+from agent.decide.confirming import (
+    NOTHING,
+    Confirming,
+    Look,
+    Observed,
+    Said,
+    answered,
+    said,
+    unanswered,
+)
 from agent.decide.node_holdings import NodeHoldings
 from agent.decide.slots import KIND
 from agent.discover.host_files import HostFiles
@@ -129,7 +138,8 @@ class Speaker:
             self.state = unanswered(self.state, message)
             raise
         if verdicts.taken:
-            self.become(answered(self.state, message, held))
+            ended = {one.pod_uid for one in verdicts.here if one.result == NOTHING}
+            self.become(answered(self.state, message, held, ended))
         else:  # another message of this node was taken since the look
             self.state = unanswered(self.state, message)
         return verdicts
@@ -264,7 +274,7 @@ class Confirmer:
             self._gate.become(state)
             held = {uid for uid, _ in known.held}
             try:
-                verdicts = await self._gate.say(self._link, message, before, held | wants)
+                verdicts = await self._gate.say(self._link, message, before, held)
             except (NoAnswerError, RefusedError, InputError) as error:
                 problems.append(Fault(reason=UNHEARD, message=str(error)))
             else:

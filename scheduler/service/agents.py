@@ -304,20 +304,23 @@ class Agents:
         self, node_uid: str, pod_uids: Sequence[str], role: Role = Role.DEVICES
     ) -> dict[str, str]:
         """Take note of Pods of which nothing is left on a node, as far as they hold something."""
-        state, voice = self._view.recorded(node_uid), self._voices[role]
-        there = () if state is None else state.holdings.values()
-        held = {each.pod_uid for each in there if role is Role.DEVICES or each.cpuset}
-        answers: dict[str, str] = {}
-        for uid in pod_uids:
+        state, answers = self._view.recorded(node_uid), self._holding(node_uid, pod_uids, role)
+        for uid, answer in answers.items():
             if role is Role.DEVICES:
                 self._others.get(node_uid, {}).pop(uid, None)
-            answers[uid] = NOTED if uid in held else NOTHING
-            if uid in held:
-                voice.gone.setdefault(node_uid, {})[uid] = None
+            if answer == NOTED:
+                self._voices[role].gone.setdefault(node_uid, {})[uid] = None
         if state is not None and NOTED in answers.values():
             self._wakeups.agent_reported.publish(state.name)
         self.counts.update(f"gone {each}" for each in answers.values())
         return answers
+
+    def _holding(self, node_uid: str, pod_uids: Sequence[str], role: Role) -> dict[str, str]:
+        """Answer of which Pods it is noted what is said of them: they hold a part of the role."""
+        state = self._view.recorded(node_uid)
+        there = () if state is None else state.holdings.values()
+        held = {each.pod_uid for each in there if role is Role.DEVICES or each.cpuset}
+        return {uid: NOTED if uid in held else NOTHING for uid in pod_uids}
 
     async def assigned(
         self, node_uid: str, given: Given, role: Role = Role.DEVICES
@@ -476,10 +479,13 @@ class Agents:
 
     # --- what runs ------------------------------------------------------------------------------
 
-    def here(self, node_uid: str, pod_uids: Sequence[str], role: Role = Role.DEVICES) -> None:
-        """Take back that Pods are gone: their containers may start from now on."""
+    def here(
+        self, node_uid: str, pod_uids: Sequence[str], role: Role = Role.DEVICES
+    ) -> dict[str, str]:
+        """Take back that Pods are gone: of those that hold something, containers may start now."""
         for uid in pod_uids:
             self._voices[role].gone.get(node_uid, {}).pop(uid, None)
+        return self._holding(node_uid, pod_uids, role)
 
     def lost(self) -> list[NodeState]:
         """Return the Nodes through which Pods or claims hold what they lost with it, by UID."""

@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 
 from agent.decide.cgroups import CgroupNow, CgroupTree, CgroupVersion, ContainerPlanned, PodPlanned
-from agent.decide.confirming import Confirming, Look, Said, answered, said, unanswered
+from agent.decide.confirming import NOTHING, Confirming, Look, Said, answered, said, unanswered
 from agent.decide.confirming_cpus import COMING_SECONDS, CpusHere, said_of_cpus
 from agent.decide.container_cpus import KubeQos
 from agent.decide.node_holdings import HeldByPod, NodeHoldings, all_holdings
@@ -146,6 +146,7 @@ class World:
                 if not (is_held and agent.state.may_start(uid)):
                     self.waits.add(uid)
                     continue
+                assert self.holds(uid), "a container starts on a card that may be another's"
             self.waits.discard(uid)
             self.runs.add(uid)
             return
@@ -173,11 +174,13 @@ class World:
         for one in process.known.pods():
             has_cpus = any(each.cpus for each in one.containers)
             if has_cpus and one.pod_uid in self.runs and self.may_bind(process, one.pod_uid):
-                assert any(each.pod_uid == one.pod_uid for each in self.node.holdings.values()), (
-                    "CPUs are bound to a Pod whose CPUs the ledger may have given to another"
-                )
+                assert self.holds(one.pod_uid), "CPUs are bound that may be another's"
                 self.bound.add(one.pod_uid)
                 self.was_bound.add(one.pod_uid)
+
+    def holds(self, uid: str) -> bool:
+        """Tell whether a Pod holds something by the ledger."""
+        return any(one.pod_uid == uid for one in self.node.holdings.values())
 
     def may_bind(self, process: Process, uid: str) -> bool:
         """Tell whether a Pod may have its CPUs."""
@@ -246,30 +249,36 @@ class World:
         if fate in {"unheard", "late"}:
             process.state = unanswered(process.state, message)
             return
-        is_taken = self.hear(process, number, message)
+        ended = self.hear(process, number, message)
         if self.rng.random() < 0.3:  # a proxy may say it twice
             self.hear(process, number, message)
-        if fate == "lost" or not is_taken:
+        if fate == "lost" or ended is None:
             process.state = unanswered(process.state, message)
             return
         process.sequence = self.agents.taken(NODE, process.role)
-        if message.here:  # assumed: what ended is told before the container is bound
-            self.told(process)
         held = {uid for uid, _ in process.known.held}
-        process.state = answered(process.state, message, held | self.waits)
+        process.state = answered(process.state, message, held, self.believed(ended))
 
-    def hear(self, process: Process, number: int, message: Said) -> bool:
-        """Do what the listener does (`AgentRoutes.confirm`), by the words themselves."""
+    def believed(self, ended: set[str]) -> set[str]:
+        """Return of whom a process believes that they hold nothing, by the answer to `here`."""
+        return ended
+
+    def hear(self, process: Process, number: int, message: Said) -> set[str] | None:
+        """
+        Do what the listener does (`AgentRoutes.confirm`), by the words themselves.
+
+        Return who is here and holds nothing by the service; None = the message was late.
+        """
         body = read_confirmation(confirmation(message, number))
         if self.agents.take(NODE, body.sequence, process.role) is None:
-            return False
-        self.agents.here(NODE, body.here, process.role)
+            return None
+        here = self.agents.here(NODE, body.here, process.role)
         self.agents.gone(NODE, body.gone, process.role)
         if body.crossing is not None:
             self.agents.crosses(NODE, body.crossing)
         for one in body.assigned:
             asyncio.run(self.agents.assigned(NODE, one, process.role))
-        return True
+        return {uid for uid, answer in here.items() if answer == NOTHING}
 
     def hear_late(self) -> None:
         """Let a message come that was sent long ago."""
@@ -330,7 +339,7 @@ class World:
                 self.told(process)
                 self.rng.random = lambda: 1.0  # type: ignore[method-assign]
                 process.state, message = self.message(process)
-                assert self.hear(process, process.sequence + 1, message)
+                assert self.hear(process, process.sequence + 1, message) is not None
                 process.state = answered(process.state, message, set())
             self.release()
         assert not self.node.holdings
@@ -410,3 +419,17 @@ def test_cpus_for_a_pod_that_was_called_gone_would_be_given_twice() -> None:
             return True
 
     assert goes_wrong(Careless)
+
+
+def test_cpus_by_older_holdings_than_the_answer_would_be_given_twice() -> None:
+    """So the simulation can fail: who is taken back has its CPUs, whatever it holds by then."""
+
+    class Deaf(World):
+        """Each process overhears that a Pod holds nothing any more."""
+
+        def believed(self, ended: set[str]) -> set[str]:
+            """Return nobody."""
+            del ended
+            return set()
+
+    assert goes_wrong(Deaf)

@@ -203,11 +203,14 @@ class AgentRoutes:
             return self._answer(name, uid, role, self._view.position, taken=False)
         # What needs no ledger comes before the first wait: while this message waits, its agent may
         # give it up and say by the next one that a Pod is here again.
-        self._agents.here(uid, said.here, role)
+        here = self._agents.here(uid, said.here, role)
         gone = self._agents.gone(uid, said.gone, role)
         if said.crossing is not None:
             self._agents.crosses(uid, said.crossing)
-        listed = [{"pod_uid": pod, "result": result} for pod, result in gone.items()]
+        listed = {
+            name: [{"pod_uid": pod, "result": result} for pod, result in answers.items()]
+            for name, answers in (("gone", gone), ("here", here))
+        }
         ended = self._agents.claims.said(uid, said.claims)
         claims = [
             {"claim_uid": one.claim_uid, "attempt": one.attempt, "result": result}
@@ -227,7 +230,7 @@ class AgentRoutes:
         cleared = []
         if said.runs is not None and self._agents.taken(uid, role) == number:
             cleared = await self._agents.runs(uid, set(said.runs))
-        results_of = {"assigned": results, "gone": listed, "observed": seen, "cleared": cleared}
+        results_of = {"assigned": results, **listed, "observed": seen, "cleared": cleared}
         position = self._view.position
         return self._answer(name, uid, role, position, taken=True, claims=claims, **results_of)
 

@@ -163,6 +163,16 @@ def test_who_was_called_gone_starts_only_after_that_was_taken_back() -> None:
     assert answered(state, message, {"p"}).may_start("p")
 
 
+def test_who_holds_nothing_by_the_answer_does_not_start_by_an_older_word() -> None:
+    """What it held may be another's by now; once we know that, nothing has to be remembered."""
+    state, message = said(Confirming(gone=frozenset("pq")), known(), look("p", "q"), now=0.0)
+    assert message.here == ("p", "q")
+    state = answered(state, message, {"p", "q"}, {"p"})
+    assert [state.may_start(uid) for uid in "pq"] == [False, True]
+    state, message = said(state, known(held("q")), look("p", "q"), now=1.0)
+    assert answered(state, message, {"q"}, {"p"}).gone == frozenset()
+
+
 def test_what_is_assigned_is_said_again_once_in_a_while() -> None:
     """The service may have forgotten what it was told, or be another one."""
     now = known(held("p", phase="assigned"))

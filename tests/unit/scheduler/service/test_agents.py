@@ -664,8 +664,12 @@ def test_a_pod_that_was_called_gone_is_here_again_before_it_starts() -> None:
     scene.hold("p")
     scene.confirm(gone=["pod-p"])
     assert scene.word().gone == {"pod-p"}
-    scene.confirm(here=["pod-p", "pod-x"])
+    _, body = scene.confirm(here=["pod-p", "pod-x"])
     assert scene.word().gone == frozenset()
+    assert {one["pod_uid"]: one["result"] for one in body["here"]} == {
+        "pod-p": "noted",
+        "pod-x": "nothing",  # what it held may be another's by now
+    }
 
 
 def test_a_replica_that_leads_again_believes_no_pod_gone_by_what_it_heard_before() -> None:
