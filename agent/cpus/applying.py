@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from agent.cpus.tree import GoneError
-from agent.decide.cgroups import CgroupFile, Write
+from agent.decide.cgroups import CgroupFile, Problem, Write
 
 
 class Refusal(StrEnum):
@@ -42,20 +42,11 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """A write that has no effect; `about`: the kernel's words, or what the file says."""
-
-    write: Write
-    reason: Refusal
-    about: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """What came of writes: which are in force, and which are not; ended cgroups are neither."""
 
     done: tuple[Write, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[Problem, ...] = ()
 
 
 def apply(files: Files, writes: Iterable[Write]) -> Applied:
@@ -69,11 +60,12 @@ def apply(files: Files, writes: Iterable[Write]) -> Applied:
             continue
         except OSError as error:
             reason = _NAMES.get(error.errno or 0, Refusal.NOT_TAKEN)
-            refused.append(Refused(write=write, reason=reason, about=error.strerror or str(error)))
+            words = error.strerror or str(error)
+            refused.append(Problem(about=str(write), reason=reason, words=words))
             continue
         if write.is_read_back(said):
             done.append(write)
         else:
-            about = f"wanted={write.value!r}, says={said!r}"
-            refused.append(Refused(write=write, reason=Refusal.READS_OTHERWISE, about=about))
+            words, reason = f"wanted={write.value!r}, says={said!r}", Refusal.READS_OTHERWISE
+            refused.append(Problem(about=str(write), reason=reason, words=words))
     return Applied(done=tuple(done), refused=tuple(refused))

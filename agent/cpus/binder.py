@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -10,8 +10,7 @@ from typing import Final
 from agent.cpus.applying import Applied, apply
 from agent.cpus.tree import Kubepods
 from agent.decide.cgroup_plan import plan, plan_removal
-from agent.decide.cgroups import CgroupTree, Plan, UnboundReason, Write
-from agent.decide.planned_pods import Doubted
+from agent.decide.cgroups import CgroupTree, Plan, Problem, UnboundReason, Write
 from agent.decide.wanted_cpus import NodePlanned
 from agent.durable import write_durably
 from agent.report.condition import Condition
@@ -24,20 +23,11 @@ TRIES_MAX: Final = 5
 REWRITES_MAX: Final = 5
 REWRITE_SECONDS: Final = 60.0
 BOUND, NOT_BOUND = "Bound", "CPUsNotBound"
-REWRITTEN, TOO_MANY, DOUBTED = "RewrittenByAnother", "TooManyCgroups", "NotBelieved"
+REWRITTEN, TOO_MANY = "RewrittenByAnother", "TooManyCgroups"
 NRI_AWAY, NRI_OFF, ANOTHER_PLUGIN = "NRIAway", "NRIOff", "AnotherPlugin"
 CALLED_GONE: Final = "CalledGone"
 _NOTED: Final = {UnboundReason.NO_PARTITION, NRI_AWAY, NRI_OFF}
 _WORDS_MAX: Final = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """What is not as it should be: the UID of a Pod, the path of a file or NRI, and why."""
-
-    about: str
-    reason: str
-    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +85,7 @@ class Binder:
         *,
         allowed: bool | None,
         whole: bool = False,
-        doubted: Iterable[Doubted] = (),
+        doubted: Iterable[Problem] = (),
     ) -> Round:
         """
         Bring cgroups to what the node's Pods are to have; give back what is not allowed any more.
@@ -129,12 +119,14 @@ class Binder:
             self._bound_at = self.clock()
         elif self.clock() - self._bound_at >= SETTLE_SECONDS:
             (self.state / MARK).unlink(missing_ok=True)
+        rewritten = (Problem(about=str(write), reason=REWRITTEN) for write in left)
+        cut = (Problem(about=one or "kubepods", reason=TOO_MANY) for one in sorted(self.tree.cut))
         return Round(
             tree=tree,
             node=node,
             plan=made,
             applied=replace(applied, done=tuple(done)),
-            problems=tuple(self._problems(doubted, made, applied, left)),
+            problems=(*doubted, *made.unbound, *applied.refused, *rewritten, *cut),
         )
 
     def _is_taken_back(self, write: Write) -> bool:
@@ -151,17 +143,3 @@ class Binder:
         there = {one.path for one in tree.cgroups}
         for key in [key for key in self._wrote if key[0] not in there]:
             del self._wrote[key]
-
-    def _problems(
-        self, doubted: Iterable[Doubted], made: Plan, applied: Applied, left: Iterable[Write]
-    ) -> Iterator[Problem]:
-        for one in doubted:
-            yield Problem(about=one.pod_uid, reason=DOUBTED, words=one.about)
-        for unbound in made.unbound:
-            yield Problem(about=unbound.pod_uid, reason=unbound.reason, words=unbound.about)
-        for refused in applied.refused:
-            yield Problem(about=str(refused.write), reason=refused.reason, words=refused.about)
-        for write in left:
-            yield Problem(about=str(write), reason=REWRITTEN, words="")
-        for path in sorted(self.tree.cut):
-            yield Problem(about=path or "kubepods", reason=TOO_MANY, words="")

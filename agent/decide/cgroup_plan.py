@@ -15,7 +15,7 @@ from agent.decide.cgroups import (
     CgroupVersion,
     Plan,
     PodPlanned,
-    Unbound,
+    Problem,
     UnboundReason,
     Write,
 )
@@ -308,7 +308,7 @@ class _Planning:
                 self.write(path, file, none if quota == NO_QUOTA else str(quota))
 
     def _tell(self, pod_uid: str, reason: UnboundReason, about: str) -> None:
-        self.unbound.append(Unbound(pod_uid=pod_uid, reason=reason, about=about))
+        self.unbound.append(Problem(about=pod_uid, reason=reason, words=about))
 
 
 def _above(path: str) -> str:

@@ -119,12 +119,12 @@ class UnboundReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unbound:
-    """What a plan can't bind; `about`: CPUs or the kernel's own words."""
+class Problem:
+    """What is not as it should be: the UID of a Pod, the path of a file or NRI, and why."""
 
-    pod_uid: str
-    reason: UnboundReason
-    about: str = ""
+    about: str
+    reason: str
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Plan:
     """Writes in their order, none if all is as wanted, and what no write can bring about."""
 
     writes: tuple[Write, ...] = ()
-    unbound: tuple[Unbound, ...] = ()
+    unbound: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from agent.decide.believing import Believing, is_granted
-from agent.decide.cgroups import ContainerPlanned, PodPlanned
+from agent.decide.cgroups import ContainerPlanned, PodPlanned, Problem
 from agent.decide.container_cpus import KubeQos
 from agent.decide.holders import claimed_cpus
 from agent.decide.node_cpus import FoundCpus, claim_names, find_cpu_holders
@@ -43,12 +43,8 @@ NO_MEMORY_MANAGER: Final = "None"
 _CLASSES: Final = {str(qos): qos for qos in KubeQos}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doubted:
-    """What of a Pod is not believed or can't be read, and why."""
-
-    pod_uid: str
-    about: str
+DOUBTED: Final = "NotBelieved"
+"""Reason of a problem: what of a Pod is not believed, or can't be read."""
 
 
 def planned_pods(
@@ -56,7 +52,7 @@ def planned_pods(
     pinned: Mapping[str, Mapping[str, CpuSet]],
     claims: Sequence[CpuClaim],
     memo: Memo | None = None,
-) -> tuple[tuple[PodPlanned, ...], tuple[Doubted, ...]]:
+) -> tuple[tuple[PodPlanned, ...], tuple[Problem, ...]]:
     """
     Return the Pods that run or will run, and why some are left alone: they can't be read.
 
@@ -75,25 +71,25 @@ def planned_pods(
             if uid not in memo or memo[uid][0] != key:
                 memo[uid] = (key, _planned(*key))
         except InputError as error:
-            doubted.append(Doubted(pod_uid=uid, about=str(error)))
+            doubted.append(_doubted(uid, error))
             memo.pop(uid, None)
             continue
         if (one := memo[uid][1]) is not None:
             found.append(one)
     for uid in memo.keys() - known:
         del memo[uid]
-    return (*found, *(left_alone(one.pod_uid) for one in doubted)), tuple(doubted)
+    return (*found, *(left_alone(one.about) for one in doubted)), tuple(doubted)
 
 
 def node_planned(
     found: FoundCpus,
     pods: Sequence[Object],
     held: Sequence[HeldByPod],
-    doubted: Iterable[Doubted],
+    doubted: Iterable[Problem],
     words: Mapping[str, str],
     *,
     memo: Memo | None = None,
-) -> tuple[NodePlanned, tuple[Doubted, ...]]:
+) -> tuple[NodePlanned, tuple[Problem, ...]]:
     """
     Return what is planned for, and which Pods can't be read.
 
@@ -106,7 +102,7 @@ def node_planned(
     topology, kubelet = found.machine.topology, found.managers.cpu
     found = replace(found, pods=pods)
     planned, unread = planned_pods(pods, found.pinned, found.claims, memo)
-    alone = {one.pod_uid for one in doubted}
+    alone = {one.about for one in doubted}
     system = decoded(words, ANNOTATION_SYSTEM_QOS_RESOURCE, decode_system_qos_resource)
     holders = find_cpu_holders(found, held)
     node = NodePlanned(
@@ -167,7 +163,7 @@ def believed_cpus(
     pods: Sequence[Object],
     *,
     is_heard: bool,
-) -> tuple[tuple[HeldByPod, ...], tuple[Doubted, ...]]:
+) -> tuple[tuple[HeldByPod, ...], tuple[Problem, ...]]:
     """
     Return the holdings with CPUs that count, by whosever word, and those that are not believed.
 
@@ -182,7 +178,7 @@ def believed_cpus(
             if is_granted(one):
                 believing.holding(one, known)
         except InputError as error:
-            doubted.append(Doubted(pod_uid=one.pod_uid, about=str(error)))
+            doubted.append(_doubted(one.pod_uid, error))
         found[f"{one.pod_uid}/{one.attempt}"] = one
     if is_heard:
         return tuple(found.values()), tuple(doubted)
@@ -193,7 +189,7 @@ def believed_cpus(
                 uid, known, is_heard=False, annotations=pod["metadata"].get("annotations") or {}
             )
         except InputError as error:
-            doubted.append(Doubted(pod_uid=uid, about=str(error)))
+            doubted.append(_doubted(uid, error))
             continue
         if believed is None or not any(part.cpus for part in believed.proof.containers):
             continue
@@ -209,6 +205,10 @@ def believed_cpus(
             position=proof.position,
         )
     return tuple(found.values()), tuple(doubted)
+
+
+def _doubted(pod_uid: str, error: InputError) -> Problem:
+    return Problem(about=pod_uid, reason=DOUBTED, words=str(error))
 
 
 def _planned(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import NamedTuple
 
-from agent.decide.cgroups import PodPlanned, Unbound, UnboundReason
+from agent.decide.cgroups import PodPlanned, Problem, UnboundReason
 from agent.decide.container_cpus import KubeQos, PodOnNode, bound_to
 from agent.decide.holders import Holders
 from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
@@ -65,7 +65,7 @@ class Wanted:
 
     pods: Mapping[str, PodWanted]
     pools: Pools
-    unbound: tuple[Unbound, ...] = ()
+    unbound: tuple[Problem, ...] = ()
 
 
 def wanted_of(node: NodePlanned) -> Wanted:
@@ -120,14 +120,14 @@ class _Alike(NamedTuple):
 
 def _pod_wanted(
     node: NodePlanned, pod: PodPlanned, owner: PodCpus | None, alike: _Alike
-) -> tuple[PodWanted, list[Unbound]]:
+) -> tuple[PodWanted, list[Problem]]:
     stay, kubelets, bind = alike
     if pod.stays:
         return PodWanted(stays=True), []
-    unbound: list[Unbound] = []
+    unbound: list[Problem] = []
 
     def tell(reason: UnboundReason, cpus: CpuSet = EMPTY) -> None:
-        unbound.append(Unbound(pod_uid=pod.uid, reason=reason, about=str(cpus)))
+        unbound.append(Problem(about=pod.uid, reason=reason, words=str(cpus)))
 
     if owner is None and pod.status.cpuset:
         tell(UnboundReason.NOT_RECORDED, pod.status.cpuset)

@@ -17,14 +17,14 @@ from typing import IO, Final
 import aiohttp
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from agent.cpus.binder import MARK, NOT_BOUND, Binder, Problem, Round
+from agent.cpus.binder import MARK, NOT_BOUND, Binder, Round
 from agent.cpus.suppression import SAMPLE_SECONDS, Suppression
 from agent.cpus.switch import Switch
 from agent.cpus.tree import Kubepods, version_of_kernel
 from agent.decide.cgroup_plan import plan_removal
+from agent.decide.cgroups import Problem
 from agent.decide.node_cpus import FoundCpus
 from agent.decide.planned_pods import (
-    Doubted,
     Memo,
     believed_cpus,
     by_their_own_words,
@@ -217,7 +217,7 @@ class Known:
     ) -> None:
         self.told: Final = told
         self._gone, self._late = gone, frozenset[str]()
-        self.doubted: tuple[Doubted, ...] = ()
+        self.doubted: tuple[Problem, ...] = ()
         self._switch, self._reader = switch, reader
         self._found: FoundCpus | None = None
         self._read_at = float("-inf")
@@ -381,7 +381,7 @@ class Rounds:
         beside = (problem for ask in self.beside for problem in ask())
         made = replace(made, problems=(*made.problems, *beside))
         done, refused = made.applied.done, made.applied.refused
-        self._problem = "; ".join(f"{one.write}: {one.reason}" for one in refused)
+        self._problem = "; ".join(f"{one.about}: {one.reason}" for one in refused)
         self._writes.labels("done").inc(len(done))
         for one in refused:
             self._writes.labels(one.reason).inc()

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Final, Protocol
 
-from agent.cpus.binder import ANOTHER_PLUGIN, NRI_AWAY, NRI_OFF, Problem, Round
+from agent.cpus.binder import ANOTHER_PLUGIN, NRI_AWAY, NRI_OFF, Round
 from agent.cpus.nri import Nri, Snapshot, Standing, snapshot_of
 from agent.cpus.nri_messages import Call, Happening
-from agent.decide.cgroups import CgroupVersion
+from agent.decide.cgroups import CgroupVersion, Problem
 from agent.decide.wanted_cpus import wanted_of
 from agent.kubelet.watch import PodsHere
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agent.cpus.binder import CALLED_GONE, TOO_MANY, Problem, Round
+from agent.cpus.binder import CALLED_GONE, TOO_MANY, Round
+from agent.decide.cgroups import Problem
 from agent.decide.confirming_cpus import CpusHere, said_of_cpus
 from agent.decide.planned_pods import GONE
 from agent.witness.confirmer import Speaker

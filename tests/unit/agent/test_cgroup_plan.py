@@ -150,7 +150,7 @@ def test_the_worked_example_on_v1() -> None:
         order.index(path) < order.index(path.rpartition("/")[0]) for path in order if "/" in path
     )
     assert ("podlsr", "cpu.cfs_quota_us", "-1") in [(o.path, o.file, o.value) for o in found.writes]
-    assert [(one.pod_uid, one.reason) for one in found.unbound] == [
+    assert [(one.about, one.reason) for one in found.unbound] == [
         ("lse", UnboundReason.NO_PARTITION)
     ]
 
@@ -240,7 +240,7 @@ def test_kubelets_static_policy_keeps_what_it_gave() -> None:
         "besteffort": "0-3,6-23",
         "podlsr": "3",
     }
-    assert [(one.pod_uid, one.reason, one.about) for one in found.unbound] == [
+    assert [(one.about, one.reason, one.words) for one in found.unbound] == [
         ("lsr", UnboundReason.KUBELET_GAVE, "4")
     ]
 
@@ -310,7 +310,7 @@ def test_who_the_ledger_does_not_know_stays(version: CgroupVersion) -> None:
     found = plan(tree(stranger, version=version), node)
 
     assert not [one for one in found.writes if one.path.startswith("podx")]
-    assert [(one.reason, one.about) for one in found.unbound] == [
+    assert [(one.reason, one.words) for one in found.unbound] == [
         (UnboundReason.NOT_RECORDED, "2-3")
     ]
 
@@ -441,7 +441,7 @@ def test_where_no_partition_can_be_narrowing_holds_alone() -> None:
     there = replace(tree(*WORKED.pods), kernel=(6, 6))
     found = plan(there, WORKED)
 
-    assert [one.about for one in found.unbound] == ["cgroup v2, kernel 6.6"]
+    assert [one.words for one in found.unbound] == ["cgroup v2, kernel 6.6"]
     assert not [one for one in found.writes if "exclusive" in one.file or "partition" in one.file]
 
 
@@ -467,7 +467,7 @@ def test_what_the_kernel_says_of_a_partition_is_told_and_not_tried_for_ever() ->
     invalid = replace(there, cgroups=tuple(refused(one) for one in there.cgroups))
     found = plan(invalid, node)
     assert not found.writes
-    assert [one.about for one in found.unbound] == [
+    assert [one.words for one in found.unbound] == [
         "root invalid (Cpu list in cpuset.cpus not exclusive)"
     ]
 

@@ -112,7 +112,7 @@ def test_a_pod_that_has_ended_is_none_and_one_that_can_not_be_read_is_left_alone
     broken["metadata"]["annotations"][ANNOTATION_RESOURCE_STATUS] = "{"
     planned, (doubted,) = planned_pods([ended, broken], {}, ())
     assert [(one.uid, one.stays) for one in planned] == [(uid_of(2), True)]
-    assert doubted.pod_uid == uid_of(2)
+    assert doubted.about == uid_of(2)
 
 
 @pytest.mark.parametrize("by_template", [False, True])
@@ -172,7 +172,7 @@ def test_while_the_service_is_away_later_proofs_of_pods_count_beside_its_copy() 
         believing(), word(100, holding(1, "2-3")), [later, ended], is_heard=False
     )
     assert {each.pod_uid for each in held} == {uid_of(1), uid_of(200)}
-    assert [each.pod_uid for each in doubted] == [uid_of(2)]
+    assert [each.about for each in doubted] == [uid_of(2)]
 
 
 def test_nobody_gets_cpus_of_a_holding_that_is_not_believed_and_its_pod_is_left_alone() -> None:

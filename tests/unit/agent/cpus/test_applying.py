@@ -70,7 +70,7 @@ def test_what_the_kernel_refuses_has_a_name_and_ends_nothing(number: int, reason
     kernel.refuses["a"] = number
     applied = apply(kernel, [write("a"), write("b")])
     [refused] = applied.refused
-    assert (refused.write, refused.reason) == (write("a"), reason)
+    assert (refused.about, refused.reason) == (str(write("a")), reason)
     assert applied.done == (write("b"),)
 
 
@@ -81,7 +81,7 @@ def test_a_file_that_says_otherwise_is_not_in_force() -> None:
     applied = apply(kernel, [write("a", "root", CgroupFile.PARTITION)])
     [refused] = applied.refused
     assert refused.reason is Refusal.READS_OTHERWISE
-    assert "invalid" in refused.about
+    assert "invalid" in refused.words
     assert not applied.done
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from agent.cpus.applying import Applied
-from agent.cpus.binder import CALLED_GONE, NOT_BOUND, TOO_MANY, Problem, Round
+from agent.cpus.binder import CALLED_GONE, NOT_BOUND, TOO_MANY, Round
 from agent.decide.cgroups import (
     CgroupNow,
     CgroupTree,
@@ -21,6 +21,7 @@ from agent.decide.cgroups import (
     ContainerPlanned,
     Plan,
     PodPlanned,
+    Problem,
 )
 from agent.decide.confirming import AGAIN_SECONDS, Said
 from agent.decide.confirming_cpus import COMING_SECONDS
