@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.decide.pools import Pools, joined
@@ -21,21 +20,19 @@ class KubeQos(StrEnum):
     BEST_EFFORT = "BestEffort"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodOnNode:
-    """What deciding about the containers of a Pod needs."""
-
-    status: ResourceStatus
-    qos: QosClass
-    kube_qos: KubeQos
-
-
 def is_best_effort(qos: QosClass, kube_qos: KubeQos) -> bool:
     """Tell whether a Pod runs in the pools of best effort: by its label, else by its requests."""
     return qos is QosClass.BE or (qos is QosClass.NONE and kube_qos is KubeQos.BEST_EFFORT)
 
 
-def bound_to(pod: PodOnNode, pools: Pools, *, system: CpuSet = EMPTY) -> CpuSet:
+def bound_to(
+    status: ResourceStatus,
+    qos: QosClass,
+    kube_qos: KubeQos,
+    pools: Pools,
+    *,
+    system: CpuSet = EMPTY,
+) -> CpuSet:
     """
     Return what containers of a Pod are bound to, if kubelet pins them not; empty = none is left.
 
@@ -46,11 +43,11 @@ def bound_to(pod: PodOnNode, pools: Pools, *, system: CpuSet = EMPTY) -> CpuSet:
     Args:
         system: the CPUs of SYSTEM Pods.
     """
-    if pod.status.cpuset:
-        return pod.status.cpuset
-    of_class = pools.best_effort if is_best_effort(pod.qos, pod.kube_qos) else pools.shared
-    named = joined(_named(pod.status, of_class))
-    return named or (system if pod.qos is QosClass.SYSTEM else joined(of_class))
+    if status.cpuset:
+        return status.cpuset
+    of_class = pools.best_effort if is_best_effort(qos, kube_qos) else pools.shared
+    named = joined(_named(status, of_class))
+    return named or (system if qos is QosClass.SYSTEM else joined(of_class))
 
 
 def _named(status: ResourceStatus, pools: Iterable[CpuSharedPool]) -> Iterable[CpuSharedPool]:

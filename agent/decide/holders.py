@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from agent.decide.pools import PodCpus
@@ -10,9 +9,6 @@ from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.log.cpu_holders import given_by_kubelet
 from ledger.domain.log.events import PodObserved, PodReserved
-
-Holders = Mapping[str, PodCpus]
-"""UID and attempt of a Pod or a claim -> its own CPUs; those without any are missing."""
 
 _CLASSES: Final = {str(qos): qos for qos in QosClass}
 

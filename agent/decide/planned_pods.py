@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -37,8 +37,6 @@ Memo = dict[str, tuple[tuple[object, ...], PodPlanned | None]]
 """UID -> of what a Pod was planned, and the Pod; None = it has ended."""
 _STATUSES: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 _WHOLE: Final = 1000
-GONE: Final = "gone/"
-"""Begins the keys of holdings whose Pods were called gone."""
 NO_MEMORY_MANAGER: Final = "None"
 _CLASSES: Final = {str(qos): qos for qos in KubeQos}
 
@@ -112,8 +110,8 @@ def node_planned(
             reserved=read_node_reserve(words, topology),
             kubelet_static=kubelet.is_static,
         ),
-        held={f"{one.uid}/1": own for one, own in holders}
-        | {f"{one.claim_uid}/{one.position}": claimed_cpus(one.cpus) for one in found.claims},
+        held={one.uid: own for one, own in holders}
+        | {one.claim_uid: claimed_cpus(one.cpus) for one in found.claims},
         pods=tuple(left_alone(one.uid) if one.uid in alone else one for one in planned),
         system=EMPTY if system is None else system.cpus,
         binds_memory=found.managers.memory_policy == NO_MEMORY_MANAGER,
@@ -121,25 +119,10 @@ def node_planned(
     return node, unread
 
 
-def kept_back(node: NodePlanned, gone: Collection[str]) -> NodePlanned:
-    """Return a node where these Pods get no CPUs of their own, nor does anybody else get them."""
-    if not gone:
-        return node
-    held = {
-        f"{GONE}{key}" if key.partition("/")[0] in gone else key: own
-        for key, own in node.held.items()
-    }
-    pods = tuple(
-        replace(pod, status=replace(pod.status, cpuset=EMPTY)) if pod.uid in gone else pod
-        for pod in node.pods
-    )
-    return replace(node, held=held, pods=pods)
-
-
 def by_their_own_words(node: NodePlanned) -> NodePlanned:
     """Return a node whose Pods have what their status says: to give back, not to give."""
     own = {
-        f"{pod.uid}/1": PodCpus(cpus=pod.status.cpuset, qos=pod.qos)
+        pod.uid: PodCpus(cpus=pod.status.cpuset, qos=pod.qos)
         for pod in node.pods
         if pod.status.cpuset
     }

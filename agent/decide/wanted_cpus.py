@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import NamedTuple
 
 from agent.decide.cgroups import PodPlanned, Problem, UnboundReason
-from agent.decide.container_cpus import KubeQos, PodOnNode, bound_to
-from agent.decide.holders import Holders
+from agent.decide.container_cpus import KubeQos, bound_to
 from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, union
@@ -22,7 +20,8 @@ class NodePlanned:
     A node to plan for.
 
     Attributes:
-        held: who has CPUs of its own, by the ledger.
+        held: UID of a Pod or a claim -> its own CPUs.
+        gone: Pods that were called gone: they get none of these, nor does anybody else.
         pods: those that kubelet runs or will run.
         system: the CPUs of SYSTEM Pods.
         best_effort: the CPUs that suppression leaves BE Pods; None = all of their pool.
@@ -30,8 +29,9 @@ class NodePlanned:
     """
 
     cpus: NodeCpus
-    held: Holders
+    held: Mapping[str, PodCpus]
     pods: tuple[PodPlanned, ...]
+    gone: frozenset[str] = frozenset()
     system: CpuSet = EMPTY
     best_effort: CpuSet | None = None
     binds_memory: bool = True
@@ -78,9 +78,9 @@ def wanted_of(node: NodePlanned) -> Wanted:
     Pod's status that the ledger does not have yet, unless they are another's: it stays on them.
     """
     owners = {
-        key.partition("/")[0]: holder
-        for key, holder in sorted(node.held.items())
-        if not holder.by_kubelet
+        uid: holder
+        for uid, holder in node.held.items()
+        if not holder.by_kubelet and uid not in node.gone
     }
     given = [
         (pod.uid, one.given)
@@ -92,54 +92,45 @@ def wanted_of(node: NodePlanned) -> Wanted:
     pinned = (PodCpus(cpus=cpus, by_kubelet=True) for _, cpus in given)
     alone = [*node.held.values(), *pinned]
     exclusive = union(one.cpus for one in alone)
-    stay = {
+    strange = {
         pod.uid: PodCpus(cpus=pod.status.cpuset, qos=pod.qos)
         for pod in node.pods
-        if pod.uid not in owners and pod.status.cpuset and exclusive.isdisjoint(pod.status.cpuset)
+        if pod.status.cpuset and pod.uid not in owners and pod.uid not in node.gone
     }
+    stay = {uid: one for uid, one in strange.items() if exclusive.isdisjoint(one.cpus)}
     pools = pools_of(node.cpus, [*alone, *stay.values()])
     if node.best_effort is not None:
         left = tuple(replace(pool, cpus=pool.cpus & node.best_effort) for pool in pools.best_effort)
         pools = replace(pools, best_effort=left)
-    binds = cache(partial(bound_to, pools=pools, system=node.system))
-    alike = _Alike(stay.keys(), kubelets, binds)
-    pods, unbound = {}, []
+    bind = cache(partial(bound_to, pools=pools, system=node.system))
+    unbound: list[Problem] = []
+
+    def tell(pod: PodPlanned, reason: UnboundReason, cpus: CpuSet = EMPTY) -> None:
+        unbound.append(Problem(about=pod.uid, reason=reason, words=str(cpus)))
+
+    pods = {}
     for pod in node.pods:
-        pods[pod.uid], why = _pod_wanted(node, pod, owners.get(pod.uid), alike)
-        unbound += why
+        owner = owners.get(pod.uid)
+        if pod.uid in strange and not pod.stays:
+            tell(pod, UnboundReason.NOT_RECORDED, pod.status.cpuset)
+        if pod.stays or pod.uid in stay:
+            pods[pod.uid] = PodWanted(stays=True)
+            continue
+        if owner is not None and (others := owner.cpus & kubelets):
+            tell(pod, UnboundReason.KUBELET_GAVE, others)
+            owner = replace(owner, cpus=owner.cpus - others)
+        status = replace(pod.status, cpuset=EMPTY if owner is None else owner.cpus)
+        cpus = bind(status, pod.qos, pod.kube_qos)
+        if not cpus and pod.qos is not QosClass.SYSTEM:
+            tell(pod, UnboundReason.NO_CPUS_LEFT)
+        pods[pod.uid] = _pod_wanted(node, pod, owner, cpus)
     return Wanted(pods=pods, pools=pools, unbound=tuple(unbound))
 
 
-class _Alike(NamedTuple):
-    """What is worked out once; `kubelets`: what kubelet gave to Pods without CPUs of their own."""
-
-    stay: Collection[str]
-    kubelets: CpuSet
-    bind: Callable[[PodOnNode], CpuSet]
-
-
 def _pod_wanted(
-    node: NodePlanned, pod: PodPlanned, owner: PodCpus | None, alike: _Alike
-) -> tuple[PodWanted, list[Problem]]:
-    stay, kubelets, bind = alike
-    if pod.stays:
-        return PodWanted(stays=True), []
-    unbound: list[Problem] = []
-
-    def tell(reason: UnboundReason, cpus: CpuSet = EMPTY) -> None:
-        unbound.append(Problem(about=pod.uid, reason=reason, words=str(cpus)))
-
-    if owner is None and pod.status.cpuset:
-        tell(UnboundReason.NOT_RECORDED, pod.status.cpuset)
-        if pod.uid in stay:
-            return PodWanted(stays=True), unbound
-    own = EMPTY if owner is None else owner.cpus - kubelets
-    if owner is not None and own != owner.cpus:
-        tell(UnboundReason.KUBELET_GAVE, owner.cpus & kubelets)
-    status = pod.status if own == pod.status.cpuset else replace(pod.status, cpuset=own)
-    cpus = bind(PodOnNode(status=status, qos=pod.qos, kube_qos=pod.kube_qos))
-    if not cpus and pod.qos is not QosClass.SYSTEM:
-        tell(UnboundReason.NO_CPUS_LEFT)
+    node: NodePlanned, pod: PodPlanned, owner: PodCpus | None, cpus: CpuSet
+) -> PodWanted:
+    own = EMPTY if owner is None else owner.cpus
     kubelets_own = owner is None and may_be_kubelets(node, pod)
     mems = cpuset_of(
         entry.node
@@ -154,7 +145,7 @@ def _pod_wanted(
         own=own,
         alone=bool(own) and owner is not None and owner.qos is QosClass.LSE,
         mems=mems,
-    ), unbound
+    )
 
 
 def may_be_kubelets(node: NodePlanned, pod: PodPlanned) -> bool:

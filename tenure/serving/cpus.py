@@ -28,7 +28,6 @@ from agent.decide.planned_pods import (
     Memo,
     believed_cpus,
     by_their_own_words,
-    kept_back,
     node_planned,
 )
 from agent.decide.wanted_cpus import NodePlanned
@@ -52,7 +51,7 @@ from tenure.serving.agent_words import Told, expect_https, kubelet_of, words_of
 from tenure.serving.background import every, tasks_of_process, told_to_stop
 from tenure.serving.connections import Connections
 from tenure.serving.cpus_by_runtime import ByRuntime
-from tenure.serving.cpus_options import CpusOptions
+from tenure.serving.cpus_options import CpusOptions, RestoreOptions
 from tenure.serving.cpus_words import CpuWords
 from tenure.serving.listening import announced
 from tenure.serving.probes import probes_app
@@ -101,17 +100,10 @@ async def serve_cpus(options: CpusOptions) -> None:
         binder = Binder(tree=tree, state=options.state, clock=time.monotonic)
         spoken = CpuWords(told, options.state)
         known = Known(told, switch, reader_of(options, kubelet), spoken.gone)
-        rounds = Rounds(binder, switch, known, registry, dry_run=options.dry_run)
-        rounds.beside.append(spoken.problems)
-        rounds.heard.append(spoken.take)
-        rounds.begun.append(spoken.begin)
-        spoken.again.append(rounds.soon.set)
+        rounds = Rounds(binder, switch, known, spoken, registry)
         if options.nri is not None:
-            runtime = ByRuntime(options.nri, rounds, told.pods)
-            rounds.heard.append(runtime.publish)
-            rounds.beside.append(runtime.problems)
-            rounds.withdraw.append(runtime.withdraw)
-            tasks.append(runtime.nri.run())
+            rounds.runtime = ByRuntime(options.nri, switch, told.pods, spoken.soon)
+            tasks.append(rounds.runtime.nri.run())
         if percent := options.best_effort_threshold:
             stat = options.host / "proc/stat"
             rounds.suppression = Suppression(tree, stat, percent, time.monotonic)
@@ -153,7 +145,7 @@ def opened_tree(options: CpusOptions) -> Kubepods:
     return Kubepods(top, cpu, version_of_kernel(os.uname().release))
 
 
-async def restore(options: CpusOptions) -> tuple[list[str], list[str]]:
+async def restore(options: RestoreOptions) -> tuple[list[str], list[str]]:
     """
     Give back what was bound on this node; return what was written, and what was refused.
 
@@ -216,7 +208,7 @@ class Known:
         self, told: Told, switch: Switch, reader: CpuReader, gone: Callable[[], frozenset[str]]
     ) -> None:
         self.told: Final = told
-        self._gone, self._late = gone, frozenset[str]()
+        self._gone = gone
         self.doubted: tuple[Problem, ...] = ()
         self._switch, self._reader = switch, reader
         self._found: FoundCpus | None = None
@@ -236,21 +228,15 @@ class Known:
         if link.holdings is None:
             raise InputError("nobody has said yet who has which CPUs")
         found = await self._machine()
-        late = self._gone()
         inputs = (found, pods.pods, link.holdings, link.is_heard, words)
-        if (
-            self._node is None
-            or late != self._late
-            or any(map(operator.is_not, inputs, self._inputs))
-        ):
+        if self._node is None or any(map(operator.is_not, inputs, self._inputs)):
             held, doubted = believed_cpus(
                 self.told.believing, link.holdings, pods.pods, is_heard=link.is_heard
             )
             whole = replace(found, told=link.holdings.cpu_claims)
             node, unread = node_planned(whole, pods.pods, held, doubted, words, memo=self._memo)
-            self._node = kept_back(node, late)
-            self._inputs, self._late, self.doubted = inputs, late, (*doubted, *unread)
-        return self._node
+            self._inputs, self._node, self.doubted = inputs, node, (*doubted, *unread)
+        return replace(self._node, gone=self._gone())
 
     async def _machine(self) -> FoundCpus:
         """Return the machine and kubelet's record, read again if kubelet may have given CPUs."""
@@ -273,9 +259,7 @@ class Rounds:
     The rounds of a node: what is known is planned for, written where it may be, and told.
 
     Attributes:
-        soon: set once something may have changed: a round follows.
-        heard: called after each round.
-        beside: asked in each round for what is wrong beside the plan.
+        runtime: binds containers as they are made; None = nobody does.
         suppression: what best effort Pods have by the load; None = all of their pool.
     """
 
@@ -284,25 +268,20 @@ class Rounds:
         binder: Binder,
         switch: Switch,
         known: Known,
+        spoken: CpuWords,
         registry: CollectorRegistry,
-        *,
-        dry_run: bool = False,
     ) -> None:
-        self.soon = asyncio.Event()
-        self.heard: list[Callable[[Round], None]] = []
-        self.beside: list[Callable[[], tuple[Problem, ...]]] = []
         self.last: Round | None = None
+        self.runtime: ByRuntime | None = None
         self.suppression: Suppression | None = None
         self._binder, self._switch, self._known = binder, switch, known
-        self._dry_run = dry_run
+        self._spoken, self._soon = spoken, spoken.soon
         self._problem = "no round was made yet"
         self._stands_by = True
-        self.begun: list[Callable[[], None]] = []  # called once, with the lock
-        self.withdraw: list[Callable[[], None]] = []  # called before all is given back
         self._worked_at = self._whole_at = self._asked_at = float("-inf")
         self._first: dict[str, float] = {}  # container that kubelet does not tell -> since when
-        known.told.link.changed.append(self.soon.set)
-        known.told.pods.changed.append(self.soon.set)
+        known.told.link.changed.append(self._soon.set)
+        known.told.pods.changed.append(self._soon.set)
         words = "Writes to files of cgroups, by what came of them"
         self._writes = Counter("tenure_cpus_writes", words, ["result"], registry=registry)
         words = "What is not as it should be, by reason"
@@ -310,24 +289,19 @@ class Rounds:
         words = "Writes that the last plan asked for"
         self._planned = Gauge("tenure_cpus_planned", words, registry=registry)
 
-    @property
-    def allowed(self) -> bool | None:
-        """Tell whether we may write; None = nothing is known of it, or nothing is to be."""
-        return None if self._dry_run else self._switch.allowed
-
     async def look(self) -> None:
         """Read the Node. Raises ApiError, InputError."""
         before = self._switch.allowed
         await self._switch.look()
         if self._switch.allowed != before:
             _log.info("the Node's label", extra={LABEL_TENURE_BIND_CPUS: self._switch.allowed})
-            self.soon.set()
+            self._soon.set()
 
     async def tell(self) -> None:
         """Say on the Node what we do. Raises ApiError, ConflictError."""
-        if self._stands_by or self.allowed is None:
+        if self._stands_by or self._switch.allowed is None:
             return
-        if not self.allowed:
+        if not self._switch.allowed:
             await self._switch.say(None, binds=False)
         elif self.last is not None and not self._fails():
             await self._switch.say(self.last.condition(self._name), binds=True)
@@ -341,28 +315,27 @@ class Rounds:
             while not _is_locked(file):  # noqa: ASYNC110 - another process has it
                 await asyncio.sleep(PAUSE_SECONDS)
             self._stands_by = False
-            for act in self.begun:
-                act()
-            self.soon.set()
+            self._spoken.begin()
+            self._soon.set()
             await every(PAUSE_SECONDS, "round", self._round, failures)
 
     async def _round(self) -> None:
         """Wait for something to do, and do it. Raises what `Known.node` and `Binder.round` do."""
         loop, changed = asyncio.get_running_loop(), self._binder.tree.changed
-        loop.add_reader(changed, self.soon.set)
+        loop.add_reader(changed, self._soon.set)
         is_new = any(time.monotonic() - at < NEW_SECONDS for at in self._first.values())
-        soon = self._problem or is_new or (self.allowed is False and self._binder.is_marked)
+        soon = self._problem or is_new or (self._switch.allowed is False and self._binder.is_marked)
         at_last = SAMPLE_SECONDS if self.suppression else ROUND_SECONDS
         with suppress(TimeoutError):
             async with asyncio.timeout(AGAIN_SECONDS if soon else at_last):
-                await self.soon.wait()
+                await self._soon.wait()
         loop.remove_reader(changed)
-        self.soon.clear()
+        self._soon.clear()
         await asyncio.sleep(SETTLE_SECONDS)
         try:
-            if (allowed := self.allowed) is False and self._binder.is_marked:
-                for act in self.withdraw:
-                    act()
+            if (allowed := self._switch.allowed) is False and self._binder.is_marked:
+                if self.runtime:
+                    self.runtime.withdraw()
                 await self._switch.say(None, binds=False)  # nobody is sent here any more
             node, now = await self._known.node(), time.monotonic()
             if self.suppression:
@@ -378,7 +351,7 @@ class Rounds:
         self._note(made)
 
     def _note(self, made: Round) -> None:
-        beside = (problem for ask in self.beside for problem in ask())
+        beside = [*self._spoken.problems(), *(self.runtime.problems() if self.runtime else ())]
         made = replace(made, problems=(*made.problems, *beside))
         done, refused = made.applied.done, made.applied.refused
         self._problem = "; ".join(f"{one.about}: {one.reason}" for one in refused)
@@ -395,8 +368,9 @@ class Rounds:
             _log.info("planned, and not written", extra={"writes": len(made.plan.writes)})
         self.last = made
         self._ask_for_new(made)
-        for tell in self.heard:
-            tell(made)
+        self._spoken.take(made)
+        if self.runtime:
+            self.runtime.publish(made)
 
     def _ask_for_new(self, made: Round) -> None:
         """Have kubelet asked for containers that it has not told of, for a while."""
@@ -429,7 +403,7 @@ class Rounds:
         if self.last is None:
             return [f"cpus: nothing yet: {self._problem}"]
         said = self.last.in_words(self._name)
-        if self.allowed:
+        if self._switch.allowed:
             return [f"cpus: bound, {len(said)} problems", *said[:_LINES_MAX]]
         writes = [*map(str, self.last.plan.writes)]
         fact = f"without the label {LABEL_TENURE_BIND_CPUS}=true: {len(writes)} writes"

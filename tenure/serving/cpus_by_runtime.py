@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from agent.cpus.binder import ANOTHER_PLUGIN, NRI_AWAY, NRI_OFF, Round
 from agent.cpus.nri import Nri, Snapshot, Standing, snapshot_of
 from agent.cpus.nri_messages import Call, Happening
+from agent.cpus.switch import Switch
 from agent.decide.cgroups import CgroupVersion, Problem
 from agent.decide.wanted_cpus import wanted_of
 from agent.kubelet.watch import PodsHere
@@ -25,26 +26,18 @@ _REASONS: Final = {
 }
 
 
-class _Rounds(Protocol):
-    soon: asyncio.Event
-
-    @property
-    def allowed(self) -> bool | None:
-        """Tell whether something may be bound."""
-
-
 class ByRuntime:
     """Has the runtime bind containers as the last round was planned, where that is allowed."""
 
-    def __init__(self, path: Path, rounds: _Rounds, pods: PodsHere) -> None:
+    def __init__(self, path: Path, switch: Switch, pods: PodsHere, soon: asyncio.Event) -> None:
         self.nri = Nri(path, self._act)
-        self._rounds, self._pods = rounds, pods
+        self._switch, self._pods, self._soon = switch, pods, soon
         self._publishes = False
 
     def publish(self, made: Round) -> None:
         """Take what a round was planned by, once it is written: a Pod's cgroup comes first."""
         node, snapshot = made.node, Snapshot()
-        if self._rounds.allowed:
+        if self._switch.allowed:
             self._publishes = True
             binds = node.cpus.kubelet_static or not node.binds_memory
             v1 = made.tree.version is CgroupVersion.V1
@@ -60,7 +53,7 @@ class ByRuntime:
     def problems(self) -> tuple[Problem, ...]:
         """Return why the runtime binds nobody, though it should."""
         state = self.nri.state
-        if not self._rounds.allowed or state.standing is Standing.ON or not state.reason:
+        if not self._switch.allowed or state.standing is Standing.ON or not state.reason:
             return ()
         return (Problem(about="NRI", reason=_REASONS[state.standing], words=state.reason),)
 
@@ -68,4 +61,4 @@ class ByRuntime:
         """Have a Pod that starts planned for, if it can be before its containers are made."""
         if call is None or call.happening in _MOVES:
             self._pods.somebody_came()
-            self._rounds.soon.set()
+            self._soon.set()

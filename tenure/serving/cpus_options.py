@@ -43,9 +43,6 @@ class CpusOptions(NodeOptions):
             " they are made. Default: soon after."
         ),
     ] = None
-    dry_run: Annotated[
-        bool, Option("Write nothing, whatever the Node's label says; only plan.", variable="")
-    ] = False
     look_seconds: Annotated[
         float, Option("Seconds between two looks at the Node's label.", least=0.1)
     ] = 30.0
@@ -57,3 +54,10 @@ class CpusOptions(NodeOptions):
             least=0,
         ),
     ] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions(CpusOptions):
+    """How CPUs are given back."""
+
+    dry_run: Annotated[bool, Option("Write nothing; only plan.", variable="")] = False

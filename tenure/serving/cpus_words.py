@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from agent.cpus.binder import CALLED_GONE, TOO_MANY, Round
 from agent.decide.cgroups import Problem
 from agent.decide.confirming_cpus import CpusHere, said_of_cpus
-from agent.decide.planned_pods import GONE
 from agent.witness.confirmer import Speaker
 from tenure.serving.agent_words import Told
 
 
 class CpuWords:
-    """Confirms what the last round found."""
+    """Confirms what the last round found; `soon`: set where one is to follow."""
 
     def __init__(self, told: Told, folder: Path) -> None:
         """Know whom this node called gone before."""
-        self._told, self._folder = told, folder
-        self.again: list[Callable[[], None]] = []  # called where a round is to follow
+        self._told, self._folder, self.soon = told, folder, asyncio.Event()
         self._speaker = Speaker(folder)
         self._look: tuple[Round, int | None] | None = None
         self._sequence: int | None = None
@@ -53,10 +51,7 @@ class CpuWords:
             return
         made, after = self._look
         self._look = None  # a word of what was is none of what is
-        owners = {
-            key.removeprefix(GONE).partition("/")[0]: cpus for key, cpus in made.node.held.items()
-        }
-        now = time.monotonic()
+        now, owners = time.monotonic(), made.node.held
         state, message = said_of_cpus(before, known, self._here(made), owners, now=now)
         speaker.become(state)
         if message.is_empty and state.runs_at == before.runs_at:
@@ -64,8 +59,7 @@ class CpuWords:
         verdicts = await speaker.say(link, message, after, {uid for uid, _ in known.held})
         self._sequence = link.sequence
         if message.here or not verdicts.taken:
-            for act in self.again:
-                act()
+            self.soon.set()
 
     def _here(self, made: Round) -> CpusHere:
         """Below a container nothing has to be read: its own cgroup tells of tasks there."""

@@ -8,7 +8,7 @@ import typer
 
 from tenure.commands import Commands
 from tenure.exits import AnswerIsNo, note
-from tenure.serving.cpus_options import CpusOptions
+from tenure.serving.cpus_options import RestoreOptions
 from tenure.serving.serve import serve_command
 
 AGENT = typer.Typer(
@@ -18,11 +18,11 @@ AGENT = typer.Typer(
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `tenure`."""
-    AGENT.command("restore-cpus")(serve_command(CpusOptions, restore_cpus))
+    AGENT.command("restore-cpus")(serve_command(RestoreOptions, restore_cpus))
     app.add_typer(AGENT)
 
 
-def restore_cpus(options: CpusOptions) -> None:
+def restore_cpus(options: RestoreOptions) -> None:
     """
     Give all CPUs back on this node, which `tenure serve cpus` is gone from, and have it say so.
 

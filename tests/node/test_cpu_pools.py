@@ -66,7 +66,7 @@ class Bound:
         held = {}
         if own:
             uid = self.pods.get("lsr")["metadata"]["uid"]
-            held = {f"{uid}/1": PodCpus(cpus=parse_cpuset(own), qos=qos)}
+            held = {uid: PodCpus(cpus=parse_cpuset(own), qos=qos)}
         node = NodePlanned(cpus=NodeCpus(topology=TWO_NODES), held=held, pods=planned)
         if load is not None:
             pools = pools_of(node.cpus, held.values())

@@ -52,7 +52,7 @@ def test_everybody_comes_to_run_where_he_is_to(
         world.step()
         settle(world)
         world.check()
-        told = {one.pod_uid: one.reason for one in plan(world.tree(), world.node()).unbound}
+        told = {one.about: one.reason for one in plan(world.tree(), world.node()).unbound}
         for pod in world.pods.values():
             if not (pod.is_there and world.owned(pod) and KINDS[pod.kind][0] is LSE):
                 continue

@@ -250,7 +250,7 @@ class World:
     def node(self) -> NodePlanned:
         """Return what the ledger and kubelet say."""
         held = {
-            f"{'claim-' * (pod.kind in CLAIMS)}{pod.uid}/1": PodCpus(
+            f"{'claim-' * (pod.kind in CLAIMS)}{pod.uid}": PodCpus(
                 cpus=cpuset_of(pod.own), qos=LSE if pod.kind in CLAIMS else KINDS[pod.kind][0]
             )
             for pod in self.pods.values()

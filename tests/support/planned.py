@@ -27,9 +27,7 @@ def planned(number: int, qos: QosClass, kube_qos: KubeQos, cpus: str = "") -> Po
 def node(*pods: PodPlanned, count: int = 4) -> NodePlanned:
     """Return a node with so many CPUs, whose Pods have what their status says."""
     held = {
-        f"{pod.uid}/1": PodCpus(cpus=pod.status.cpuset, qos=pod.qos)
-        for pod in pods
-        if pod.status.cpuset
+        pod.uid: PodCpus(cpus=pod.status.cpuset, qos=pod.qos) for pod in pods if pod.status.cpuset
     }
     cpus = cpu_topology_of(Cpu(id=one, core=one, socket=0, numa=0) for one in range(count))
     return NodePlanned(cpus=NodeCpus(topology=cpus), held=held, pods=pods)

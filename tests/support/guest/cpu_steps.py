@@ -148,7 +148,7 @@ class World:
         return NodePlanned(
             cpus=NodeCpus(topology=TOPOLOGY, kubelet_static=self.static),
             held={
-                f"{pod.uid}/1": PodCpus(
+                pod.uid: PodCpus(
                     cpus=cpuset_of(pod.cpus),
                     qos=_QOS.get(pod.kind, QosClass.NONE),
                     by_kubelet=pod.kind == "kubelet",
@@ -304,7 +304,7 @@ class Binder:
                 break
             applied = apply(self._files, writes)
             self.writes += len(applied.done)
-            self.refused += [f"{each.write}: {each.about}" for each in applied.refused]
+            self.refused += [f"{each.about}: {each.words}" for each in applied.refused]
             self.rounds = max(self.rounds, tried)
         else:
             raise AssertionError(f"no end: {writes}, {self.refused}")

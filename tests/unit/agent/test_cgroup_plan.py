@@ -17,7 +17,6 @@ from agent.decide.cgroups import (
     UnboundReason,
 )
 from agent.decide.container_cpus import KubeQos
-from agent.decide.holders import Holders
 from agent.decide.pools import NodeCpus, PodCpus
 from agent.decide.wanted_cpus import NodePlanned, wanted_of
 from ledger.domain.annotations.cpu import (
@@ -86,11 +85,9 @@ def tree(*pods: PodPlanned, version: CgroupVersion = V2, **more: Any) -> CgroupT
     return CgroupTree(version=version, kernel=(6, 12), cgroups=tuple(found), **more)
 
 
-def own(**cpus: tuple[str, QosClass]) -> Holders:
+def own(**cpus: tuple[str, QosClass]) -> dict[str, PodCpus]:
     """Return who has which CPUs by the ledger."""
-    return {
-        f"{uid}/1": PodCpus(cpus=parse_cpuset(text), qos=qos) for uid, (text, qos) in cpus.items()
-    }
+    return {uid: PodCpus(cpus=parse_cpuset(text), qos=qos) for uid, (text, qos) in cpus.items()}
 
 
 def writes(tree: CgroupTree, node: NodePlanned) -> list[tuple[str, str, str]]:

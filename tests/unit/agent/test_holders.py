@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from agent.decide.container_cpus import KubeQos, PodOnNode, bound_to
+from agent.decide.container_cpus import KubeQos, bound_to
 from agent.decide.holders import claimed_cpus, own_cpus
 from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
 from ledger.domain.annotations.cpu import ResourceStatus
@@ -97,8 +97,7 @@ def pools(*events: LedgerEvent) -> Pools:
 
 def usable(qos: QosClass, after: Pools, kube: KubeQos = KubeQos.BURSTABLE) -> CpuSet:
     """Return the CPUs that a Pod without any of its own is bound to."""
-    pod = PodOnNode(status=ResourceStatus(), qos=qos, kube_qos=kube)
-    return bound_to(pod, after)
+    return bound_to(ResourceStatus(), qos, kube, after)
 
 
 def test_the_cpus_of_a_claim_are_nobody_elses_until_it_ends() -> None:
@@ -156,9 +155,8 @@ def test_what_kubelet_reserved_is_in_the_shared_pool_and_be_pods_use_it_first() 
 def test_a_resource_status_replaces_what_kubelet_would_bind() -> None:
     """Proposal, "Take over", 3.1: of a Guaranteed Pod, whatever kubelet's policy is."""
     status = ResourceStatus(cpuset=parse_cpuset("1,13"))
-    pod = PodOnNode(status=status, qos=QosClass.NONE, kube_qos=KubeQos.GUARANTEED)
 
-    assert str(bound_to(pod, pools())) == "1,13"
+    assert str(bound_to(status, QosClass.NONE, KubeQos.GUARANTEED, pools())) == "1,13"
 
 
 def test_an_adopted_pod_of_an_earlier_scheduler_is_what_its_label_says() -> None:

@@ -136,7 +136,7 @@ def test_a_stays_are_in_nobodys_pool() -> None:
     user, ls, be = pod(1), pod(2, qos="LS", milli=500, limit=False), pod(3, qos="BE", milli=0)
     user["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimName": "mine"}]
     node, _ = node_planned(replace(found(), told=[CLAIM]), [user, ls, be], (), (), {})
-    assert node.held == {"c/7": PodCpus(cpus=CLAIM.cpus, qos=QosClass.LSE)}
+    assert node.held == {"c": PodCpus(cpus=CLAIM.cpus, qos=QosClass.LSE)}
     wanted = wanted_of(node)
     left = MACHINE_Y.cpuset - CLAIM.cpus
     assert joined(wanted.pools.shared) == joined(wanted.pools.best_effort) == left
@@ -185,7 +185,7 @@ def test_nobody_gets_cpus_of_a_holding_that_is_not_believed_and_its_pod_is_left_
         is_heard=True,
     )
     node, _ = node_planned(found(), [pod(2)], held, doubted, {})
-    assert node.held[f"{uid_of(2)}/1"].cpus == parse_cpuset("4-5")
+    assert node.held[uid_of(2)].cpus == parse_cpuset("4-5")
     assert [(one.uid, one.stays) for one in node.pods] == [(uid_of(2), True)]
 
 
@@ -202,7 +202,7 @@ def test_a_node_is_planned_with_what_it_keeps_back_and_who_has_what() -> None:
     assert node.cpus.reserved == parse_cpuset("15")
     assert node.cpus.kubelet_reserved == parse_cpuset("0")
     assert node.cpus.kubelet_static
-    assert node.held == {f"{uid_of(1)}/1": PodCpus(cpus=parse_cpuset("2-3"), qos=QosClass.LSR)}
+    assert node.held == {uid_of(1): PodCpus(cpus=parse_cpuset("2-3"), qos=QosClass.LSR)}
     assert by_their_own_words(node).held == node.held
 
 
@@ -210,4 +210,4 @@ def test_of_a_pod_that_is_not_here_yet_nobody_shares_the_cpus() -> None:
     """They are free of others before it starts."""
     held, _ = believed_cpus(believing(), word(100, holding(1, "2-3")), (), is_heard=True)
     node, _ = node_planned(found(), (), held, (), {})
-    assert node.held[f"{uid_of(1)}/1"].qos is QosClass.LSE
+    assert node.held[uid_of(1)].qos is QosClass.LSE

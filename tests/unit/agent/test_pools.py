@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.decide.container_cpus import KubeQos, PodOnNode, bound_to
+from agent.decide.container_cpus import KubeQos, bound_to
 from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaNodeResources, ResourceStatus
 from ledger.domain.annotations.qos import QosClass
@@ -106,11 +106,14 @@ def test_pools_part_the_machine_and_a_release_restores_them(
         assert pools_of(node, pods[1:]) == before
 
 
+OnNode = tuple[ResourceStatus, QosClass, KubeQos]
+
+
 def on_node(
     qos: QosClass, kube_qos: KubeQos = KubeQos.BURSTABLE, status: ResourceStatus | None = None
-) -> PodOnNode:
+) -> OnNode:
     """Return a Pod without a status unless one is given."""
-    return PodOnNode(status=status or ResourceStatus(), qos=qos, kube_qos=kube_qos)
+    return status or ResourceStatus(), qos, kube_qos
 
 
 def of_numa(node: int, **amounts: str) -> ResourceStatus:
@@ -148,16 +151,16 @@ GUARANTEED, BEST_EFFORT = KubeQos.GUARANTEED, KubeQos.BEST_EFFORT
         pytest.param(on_node(NONE, BEST_EFFORT), BE_POOL, id="6 BestEffort, likewise"),
     ],
 )
-def test_the_first_rule_that_fits_binds_a_container(pod: PodOnNode, cpus: str) -> None:
+def test_the_first_rule_that_fits_binds_a_container(pod: OnNode, cpus: str) -> None:
     """Koordinator contract 9.3, kubelet's CPU manager policy `none`."""
-    assert str(bound_to(pod, example(), system=parse_cpuset("0"))) == cpus
+    assert str(bound_to(*pod, example(), system=parse_cpuset("0"))) == cpus
 
 
 def test_best_effort_pods_get_their_pools_where_they_are_managed() -> None:
     """Koordinator contract 9.3, gate BECPUManager: LSR's CPUs too, never LSE's."""
-    everywhere = bound_to(on_node(BE), example())
+    everywhere = bound_to(*on_node(BE), example())
     numa = bound_to(
-        on_node(BE, status=of_numa(0, **{"kubernetes.io/batch_cpu": "2000"})),
+        *on_node(BE, status=of_numa(0, **{"kubernetes.io/batch_cpu": "2000"})),
         example(),
     )
 

@@ -86,7 +86,7 @@ def test_between_two_looks_nobodys_own_cpus_are_used(scene: Scene) -> None:
     before = scene.cpus()
     assert before is not None
     lse = PodCpus(cpus=before, qos=QosClass.LSE)
-    after = scene.cpus(NodePlanned(cpus=PLAIN.cpus, held={"u/1": lse}, pods=()))
+    after = scene.cpus(NodePlanned(cpus=PLAIN.cpus, held={"u": lse}, pods=()))
 
     assert after is not None
     assert after.isdisjoint(before)

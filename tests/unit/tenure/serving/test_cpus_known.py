@@ -51,7 +51,7 @@ def test_nothing_is_planned_while_the_ledger_is_not_known() -> None:
     reader, switch = cast("CpuReader", node), cast("Switch", node)
     known = Known(cast("Told", told), switch, reader, frozenset)
     planned = asyncio.run(known.node())
-    assert planned.held[f"{uid_of(1)}/1"].cpus == parse_cpuset("2-3")
+    assert planned.held[uid_of(1)].cpus == parse_cpuset("2-3")
     node.holdings = None
     with pytest.raises(InputError, match="who has which"):
         asyncio.run(known.node())

@@ -43,14 +43,15 @@ def test_nobody_is_bound_any_more_before_all_is_given_back(tmp_path: Path) -> No
     known = SimpleNamespace(told=told, node=node, doubted=())
 
     async def test() -> None:
-        rounds = Rounds(_any(binder), _any(switch), _any(known), CollectorRegistry())
-        runtime = ByRuntime(tmp_path / "nri.sock", rounds, _any(pods))
+        spoken = SimpleNamespace(soon=(soon := asyncio.Event()))
+        given = _any(binder), _any(switch), _any(known), _any(spoken)
+        rounds = Rounds(*given, CollectorRegistry())
+        rounds.runtime = runtime = ByRuntime(tmp_path / "n.sock", _any(switch), _any(pods), soon)
         _any(runtime.nri).publish = acts.append
-        rounds.withdraw.append(runtime.withdraw)
-        rounds.soon.set()
+        soon.set()
         for expected in ([False, "given back"], [Snapshot(), False, "given back"]):
             acts.clear()
-            rounds.soon.set()
+            soon.set()
             with suppress(EndedError):
                 await rounds._round()
             assert acts == expected

@@ -94,9 +94,7 @@ class Scene:
     def begin(self) -> None:
         """Begin, or begin anew."""
         told = type("T", (), {"link": self.played, "pods": self.played, "own_pod": ("o", OURS)})
-        self.asked: list[bool] = []
         self.words = CpuWords(cast("Told", told), self.folder)
-        self.words.again.append(lambda: self.asked.append(True))
 
     def round(self, effective: str | None, *problems: Problem) -> dict[str, Any] | None:
         """Let a round find a container on CPUs, or none, and confirm it; return what was said."""
@@ -111,7 +109,7 @@ class Scene:
             status=ResourceStatus(),
             containers=(ContainerPlanned(name="main", id="c"),),
         )
-        held = {"p/1": PodCpus(cpus=OWN)}
+        held = {"p": PodCpus(cpus=OWN)}
         made = Round(
             tree=replace(TREE, cgroups=(cgroup,) if effective else ()),
             node=replace(NODE, held=held, pods=(pod,)),
@@ -162,7 +160,7 @@ def test_who_was_called_gone_is_on_disk_and_bound_once_that_is_taken_back(scene:
     assert said is not None
     assert said["here"] == ["p"]
     assert "p" not in scene.words.gone()
-    assert scene.asked, "it is bound at once, in a round of its own"
+    assert scene.words.soon.is_set(), "it is bound at once, in a round of its own"
     assert not scene.words.problems()
 
 
@@ -185,7 +183,7 @@ def test_what_nobody_heard_is_said_again(scene: Scene) -> None:
         scene.round("0-3")
     scene.played.away, scene.played.taken = False, False
     assert scene.round("0-3") is not None
-    assert scene.asked, "at once"
+    assert scene.words.soon.is_set(), "at once"
     scene.played.taken = True
     said = scene.round("0-3")
     assert said is not None
