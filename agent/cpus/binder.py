@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.cpus.applying import Applied, apply
+from agent.cpus.nri import Standing
 from agent.cpus.tree import Kubepods
 from agent.decide.cgroup_plan import plan, plan_removal
 from agent.decide.cgroups import CgroupTree, Plan, Problem, UnboundReason, Write
@@ -24,9 +25,8 @@ REWRITES_MAX: Final = 5
 REWRITE_SECONDS: Final = 60.0
 BOUND, NOT_BOUND = "Bound", "CPUsNotBound"
 REWRITTEN, TOO_MANY = "RewrittenByAnother", "TooManyCgroups"
-NRI_AWAY, NRI_OFF, ANOTHER_PLUGIN = "NRIAway", "NRIOff", "AnotherPlugin"
 CALLED_GONE: Final = "CalledGone"
-_NOTED: Final = {UnboundReason.NO_PARTITION, NRI_AWAY, NRI_OFF}
+_NOTED: Final = {UnboundReason.NO_PARTITION, Standing.AWAY, Standing.OFF}
 _WORDS_MAX: Final = 8
 
 

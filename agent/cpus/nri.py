@@ -26,6 +26,7 @@ from typing import Final
 
 from agent.cpus import nri_messages, ttrpc
 from agent.cpus.nri_messages import Bound, Call, Happening
+from agent.decide.cgroups import Problem
 from agent.decide.wanted_cpus import Wanted
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import TenureError
@@ -81,18 +82,10 @@ def snapshot_of(wanted: Wanted, *, kubelet_binds: bool, v1: bool) -> Snapshot:
 class Standing(StrEnum):
     """Whether new containers are bound as they are made."""
 
-    AWAY = "away"  # the runtime has no NRI, or is not there; it is tried again
+    AWAY = "NRIAway"  # the runtime has no NRI, or is not there; it is tried again
     ON = "on"
-    OFF = "off"  # it gave us up too often: until the process starts again
-    WITHDRAWN = "withdrawn"  # another plugin sets CPUs: until the process starts again
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """Where we stand with the runtime, and why."""
-
-    standing: Standing
-    reason: str = ""
+    OFF = "NRIOff"  # it gave us up too often: until the process starts again
+    WITHDRAWN = "AnotherPlugin"  # another one sets CPUs: until the process starts again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +223,7 @@ class Nri:
             act: is called in the loop after each call, and with None once our state changed: look
                 at everything then.
         """
-        self.state = State(standing=Standing.AWAY)
+        self.state = _state(Standing.AWAY)
         self._snapshot = Snapshot()
         self._published = asyncio.Event()
         self._path = path
@@ -250,7 +243,7 @@ class Nri:
         await self._published.wait()
         self._loop = asyncio.get_running_loop()
         pause = 0.0
-        while self.state.standing not in (Standing.OFF, Standing.WITHDRAWN):
+        while self.state.reason not in (Standing.OFF, Standing.WITHDRAWN):
             began = self._clock()
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(REGISTER_SECONDS)
@@ -265,7 +258,7 @@ class Nri:
 
     def _talk(self, connection: socket.socket) -> None:
         """Be registered and answer until the connection ends; in a thread."""
-        state = State(standing=Standing.AWAY, reason="the runtime closed the connection")
+        state = _state(Standing.AWAY, "the runtime closed the connection")
         try:
             connection.connect(str(self._path))
             named = nri_messages.register(NAME, INDEX)
@@ -273,10 +266,10 @@ class Nri:
             connection.sendall(ttrpc.request(service, "RegisterPlugin", named, REGISTER_SECONDS))
             state = self._serve(connection) or state
         except (OSError, TenureError) as error:
-            state = replace(state, reason=str(error))
+            state = _state(Standing.AWAY, str(error))
         self._stand(state)
 
-    def _serve(self, connection: socket.socket) -> State | None:
+    def _serve(self, connection: socket.socket) -> Problem | None:
         """Answer until the connection ends; None = the runtime just closed it."""
         incoming, answering = ttrpc.Incoming(), Answering(self._clock)
         while received := connection.recv(_RECEIVED):
@@ -287,7 +280,7 @@ class Nri:
                 elif message.kind == ttrpc.RESPONSE and (why := ttrpc.refused_in(message)):
                     raise ttrpc.FramingError(f"the runtime takes no plugin: {why}")
                 if answering.conflict:
-                    return State(standing=Standing.WITHDRAWN, reason=answering.conflict)
+                    return _state(Standing.WITHDRAWN, answering.conflict)
         return None
 
     def _answer(
@@ -308,7 +301,7 @@ class Nri:
             connection.settimeout(None)
             seconds = struct.pack("ll", SEND_SECONDS, 0)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
-            self._stand(State(standing=Standing.ON))
+            self._stand(_state(Standing.ON))
         elif call is not None:
             if bound is not None:
                 said = {
@@ -320,19 +313,17 @@ class Nri:
             self._tell(partial(self._act, call))
         return True
 
-    def _given_up(self) -> State:
+    def _given_up(self) -> Problem:
         """Note that the runtime did not wait for an answer, and return what follows from it."""
         self._lost = _counted(self._lost, self._clock())
         often = len(self._lost) >= LOST_MAX
-        return State(
-            standing=Standing.OFF if often else Standing.AWAY,
-            reason=f"the runtime gave up an answer of ours: times={len(self._lost)}",
-        )
+        words = f"the runtime gave up an answer of ours: times={len(self._lost)}"
+        return _state(Standing.OFF if often else Standing.AWAY, words)
 
-    def _stand(self, state: State) -> None:
+    def _stand(self, state: Problem) -> None:
         before, self.state = self.state, state
         if state != before:
-            said = {"standing": state.standing, "reason": state.reason}
+            said = {"standing": state.reason, "reason": state.words}
             self._tell(partial(_log.info, "NRI", extra=said))
             self._tell(partial(self._act, None))
 
@@ -340,6 +331,10 @@ class Nri:
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop has ended, and we do with it
             self._loop.call_soon_threadsafe(heard)
+
+
+def _state(standing: Standing, why: str = "") -> Problem:
+    return Problem(about="NRI", reason=standing, words=why)
 
 
 def _counted(times: tuple[float, ...], now: float) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from agent.cpus.tree import GoneError, Kubepods
 from agent.decide.cgroup_plan import kube_qos_of
 from agent.decide.container_cpus import KubeQos
 from agent.decide.pools import joined
-from agent.decide.suppressing import Load, left_for_best_effort, suppressed_cpus
+from agent.decide.suppressing import left_for_best_effort, suppressed_cpus
 from agent.decide.wanted_cpus import NodePlanned, wanted_of
 from ledger.domain.cpuset import CpuSet
 
@@ -78,13 +78,13 @@ class Suppression:
             for new, old in zip(used[1:], before[1:], strict=True)
         )
         cpus = node.cpus
-        load = Load(
-            capacity=len(cpus.topology.cpus) * 1000,
+        self._left = left_for_best_effort(
+            len(cpus.topology.cpus) * 1000,
             pods=max(pods - best_effort, 0),
             system=max(machine - pods, 0),
             reserved=len(cpus.kubelet_reserved | cpus.reserved) * 1000,
+            threshold_percent=self._percent,
         )
-        self._left = left_for_best_effort(load, threshold_percent=self._percent)
         return self._left
 
     def _used(self, now: float) -> _Used:

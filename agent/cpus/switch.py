@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from agent.report.condition import Condition, NodeCondition
@@ -20,7 +19,6 @@ CONDITION_MANAGER: Final = "tenure-cpus-condition"
 TRUE: Final = "true"
 
 
-@dataclass(slots=True, kw_only=True)
 class Switch:
     """
     What the Node says, and is told.
@@ -30,30 +28,27 @@ class Switch:
         annotations: of the Node, which say what it keeps back.
     """
 
-    objects: Applier
-    node: str
-    clock: Callable[[], float]
-    now: Callable[[], str]
-    allowed: bool | None = None
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    _says: str | None = None
-    _condition: NodeCondition = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Be ready to say something."""
+    def __init__(
+        self, objects: Applier, node: str, *, clock: Callable[[], float], now: Callable[[], str]
+    ) -> None:
+        """Be ready to say something; `clock` and `now` as NodeCondition has them."""
+        self.allowed: bool | None = None
+        self.annotations: Mapping[str, str] = {}
+        self._objects, self._node = objects, node
+        self._says: str | None = None
         self._condition = NodeCondition(
-            objects=self.objects,
-            node=self.node,
+            objects=objects,
+            node=node,
             kind=CONDITION_TENURE_CPUS,
             manager=CONDITION_MANAGER,
-            clock=self.clock,
-            now=self.now,
+            clock=clock,
+            now=now,
             by_message=True,
         )
 
     async def look(self) -> None:
         """Read the Node. Raises ApiError, InputError: what it said last counts."""
-        node = await self.objects.read(path_of_node(self.node))
+        node = await self._objects.read(path_of_node(self._node))
         if node is not None:
             labels = labels_of(node)
             self.annotations = annotations_of(node)
@@ -69,11 +64,8 @@ class Switch:
         """
         if (self._says == TRUE) is not binds:
             labels = {"labels": {LABEL_TENURE_CPU_MANAGED: TRUE}} if binds else {}
-            body = {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {"name": self.node, **labels},
-            }
-            await self.objects.apply(path_of_node(self.node), body, manager=MANAGER, force=True)
+            metadata = {"name": self._node, **labels}
+            body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+            await self._objects.apply(path_of_node(self._node), body, manager=MANAGER, force=True)
             self._says = TRUE if binds else None
         await self._condition.tell(condition)

@@ -22,8 +22,6 @@ from agent.decide.cgroups import (
 from agent.decide.container_cpus import KubeQos
 from agent.decide.pools import joined
 from agent.decide.wanted_cpus import NodePlanned, Wanted, may_be_kubelets, wanted_of
-from ledger.domain.annotations.cpu import ResourceStatus
-from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, union
 
 PARTITIONS_SINCE: Final = (6, 7)
@@ -96,10 +94,7 @@ class _Planning:
         known = {pod.uid for pod in node.pods}
         strays = {
             one.pod_uid: PodPlanned(
-                uid=one.pod_uid,
-                qos=QosClass.NONE,
-                kube_qos=kube_qos_of(one.path) or KubeQos.GUARANTEED,
-                status=ResourceStatus(),
+                uid=one.pod_uid, kube_qos=kube_qos_of(one.path) or KubeQos.GUARANTEED
             )
             for one in self.by_path.values()
             if one.pod_uid and one.pod_uid not in known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
 
@@ -157,7 +157,7 @@ class ContainerPlanned:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlanned:
     """
-    What planning needs of one Pod on the node.
+    What planning needs of one Pod on the node; with its UID alone, of one that nobody tells.
 
     Attributes:
         status: of its `resource-status`; CPUs of its own count only as far as the ledger has them.
@@ -167,9 +167,9 @@ class PodPlanned:
     """
 
     uid: str
-    qos: QosClass
-    kube_qos: KubeQos
-    status: ResourceStatus
+    qos: QosClass = QosClass.NONE
+    kube_qos: KubeQos = KubeQos.GUARANTEED
+    status: ResourceStatus = field(default_factory=ResourceStatus)
     containers: tuple[ContainerPlanned, ...] = ()
     stays: bool = False
     claimed: CpuSet = EMPTY

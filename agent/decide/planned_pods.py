@@ -16,7 +16,7 @@ from agent.decide.pools import NodeCpus, PodCpus
 from agent.decide.wanted_cpus import NodePlanned
 from ledger.domain.annotations.cpu import ResourceStatus, decode_resource_status
 from ledger.domain.annotations.node_cpu import decode_system_qos_resource
-from ledger.domain.annotations.qos import QosClass, read_qos_class
+from ledger.domain.annotations.qos import read_qos_class
 from ledger.domain.annotations.wire import decoded
 from ledger.domain.cpuset import EMPTY, CpuSet, union
 from ledger.domain.errors import InputError
@@ -76,7 +76,7 @@ def planned_pods(
             found.append(one)
     for uid in memo.keys() - known:
         del memo[uid]
-    return (*found, *(left_alone(one.about) for one in doubted)), tuple(doubted)
+    return (*found, *(PodPlanned(uid=one.about, stays=True) for one in doubted)), tuple(doubted)
 
 
 def node_planned(
@@ -112,7 +112,9 @@ def node_planned(
         ),
         held={one.uid: own for one, own in holders}
         | {one.claim_uid: claimed_cpus(one.cpus) for one in found.claims},
-        pods=tuple(left_alone(one.uid) if one.uid in alone else one for one in planned),
+        pods=tuple(
+            PodPlanned(uid=one.uid, stays=True) if one.uid in alone else one for one in planned
+        ),
         system=EMPTY if system is None else system.cpus,
         binds_memory=found.managers.memory_policy == NO_MEMORY_MANAGER,
     )
@@ -127,17 +129,6 @@ def by_their_own_words(node: NodePlanned) -> NodePlanned:
         if pod.status.cpuset
     }
     return replace(node, held={**node.held, **own})
-
-
-def left_alone(pod_uid: str) -> PodPlanned:
-    """Return a Pod of which no cgroup is touched."""
-    return PodPlanned(
-        uid=pod_uid,
-        qos=QosClass.NONE,
-        kube_qos=KubeQos.GUARANTEED,
-        status=ResourceStatus(),
-        stays=True,
-    )
 
 
 def believed_cpus(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from agent.decide.pools import Pools, joined
@@ -14,31 +13,19 @@ GROWTH_PERCENT: Final = 10
 """Of the node, at most, in one step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+def left_for_best_effort(
+    capacity: int, *, pods: int, system: int, reserved: int, threshold_percent: int
+) -> int:
     """
-    What is used of a node, in thousandths of a CPU.
-
-    Attributes:
-        pods: by Pods that are not best effort.
-        system: by all else.
-        reserved: kept for that.
-    """
-
-    capacity: int
-    pods: int = 0
-    system: int = 0
-    reserved: int = 0
-
-
-def left_for_best_effort(load: Load, *, threshold_percent: int) -> int:
-    """
-    Return what best effort Pods may use, in thousandths of a CPU; below 0 = others use too much.
+    Return what best effort Pods may use; below 0 = others use too much. In thousandths of a CPU.
 
     Rule: Koordinator contract 9.5.
+
+    Args:
+        pods: used by Pods that are not best effort.
+        system: used by all else; `reserved`: kept for that.
     """
-    wanted = load.capacity * threshold_percent // 100
-    return wanted - load.pods - max(load.system, load.reserved)
+    return capacity * threshold_percent // 100 - pods - max(system, reserved)
 
 
 def suppressed_cpus(left: int, pools: Pools, topology: CpuTopology, now: CpuSet) -> CpuSet:

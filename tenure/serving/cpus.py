@@ -96,7 +96,7 @@ async def serve_cpus(options: CpusOptions) -> None:
         config = None if options.kubeconfig is None else str(options.kubeconfig)
         objects = await stack.enter_async_context(connected(config))
         tree = stack.enter_context(closing(opened_tree(options)))
-        switch = Switch(objects=objects, node=node, clock=time.monotonic, now=now_text)
+        switch = Switch(objects, node, clock=time.monotonic, now=now_text)
         binder = Binder(tree=tree, state=options.state, clock=time.monotonic)
         spoken = CpuWords(told, options.state)
         known = Known(told, switch, reader_of(options, kubelet), spoken.gone)
@@ -183,7 +183,7 @@ async def _take_words_off(options: CpusOptions, node: str) -> list[str]:
     try:
         config = None if options.kubeconfig is None else str(options.kubeconfig)
         async with connected(config) as objects:
-            switch = Switch(objects=objects, node=node, clock=time.monotonic, now=now_text)
+            switch = Switch(objects, node, clock=time.monotonic, now=now_text)
             await switch.look()
             await switch.say(None, binds=False)
     except (ApiError, ConflictError, InputError) as error:

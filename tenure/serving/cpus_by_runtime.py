@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
-from agent.cpus.binder import ANOTHER_PLUGIN, NRI_AWAY, NRI_OFF, Round
-from agent.cpus.nri import Nri, Snapshot, Standing, snapshot_of
+from agent.cpus.binder import Round
+from agent.cpus.nri import Nri, Snapshot, snapshot_of
 from agent.cpus.nri_messages import Call, Happening
 from agent.cpus.switch import Switch
 from agent.decide.cgroups import CgroupVersion, Problem
@@ -18,11 +18,6 @@ _MOVES: Final = {
     Happening.RUN_POD_SANDBOX,
     Happening.STOP_POD_SANDBOX,
     Happening.REMOVE_CONTAINER,
-}
-_REASONS: Final = {
-    Standing.AWAY: NRI_AWAY,
-    Standing.OFF: NRI_OFF,
-    Standing.WITHDRAWN: ANOTHER_PLUGIN,
 }
 
 
@@ -53,9 +48,7 @@ class ByRuntime:
     def problems(self) -> tuple[Problem, ...]:
         """Return why the runtime binds nobody, though it should."""
         state = self.nri.state
-        if not self._switch.allowed or state.standing is Standing.ON or not state.reason:
-            return ()
-        return (Problem(about="NRI", reason=_REASONS[state.standing], words=state.reason),)
+        return (state,) if self._switch.allowed and state.words else ()
 
     def _act(self, call: Call | None) -> None:
         """Have a Pod that starts planned for, if it can be before its containers are made."""

@@ -142,9 +142,9 @@ def test_stopped_it_delays_others_once_and_three_times_turns_it_off(
             assert machine.containerd.words_after(place).count(_CLOSED) == 1
             ours.signal(signal.SIGCONT)
             if time < 3:
-                ours.until("away", times=time)
-        ours.until("off")
-        assert ours.states()[-1] == "off"
+                ours.until("NRIAway", times=time)
+        ours.until("NRIOff")
+        assert ours.states()[-1] == "NRIOff"
 
 
 def test_a_runtime_that_starts_again_is_joined_again(
@@ -158,7 +158,7 @@ def test_a_runtime_that_starts_again_is_joined_again(
         pods.make("after", [container()])
         pods.running("after")
         assert cpus_of(machine, identity_of(pods, "after")) == OURS
-        assert "off" not in ours.states()
+        assert "NRIOff" not in ours.states()
 
 
 def test_beside_a_plugin_that_is_called_before_ours_no_container_fails(
@@ -173,7 +173,7 @@ def test_beside_a_plugin_that_is_called_before_ours_no_container_fails(
         ours.until("on")
         pods.make("theirs", [container()])
         pods.running("theirs")
-        ours.until("withdrawn")
+        ours.until("AnotherPlugin")
     assert cpus_of(machine, identity_of(pods, "theirs")) == THEIRS
     assert _REFUSED not in machine.containerd.words_after(place)
 
@@ -188,6 +188,6 @@ def test_beside_a_plugin_that_is_called_after_ours_one_try_is_refused(
         with other_plugin(machine.nri, "99", _CREATE, setting(THEIRS)):
             pods.make("theirs", [container()])
             pods.running("theirs", soon=True)
-            ours.until("withdrawn")
+            ours.until("AnotherPlugin")
     assert machine.containerd.words_after(place).count(_REFUSED) == 1
     assert cpus_of(machine, identity_of(pods, "theirs")) == THEIRS

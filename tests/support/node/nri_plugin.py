@@ -46,7 +46,7 @@ class _ByName(dict[tuple[str, str], Bound]):
 
 async def _serve(path: Path, told: Mapping[str, str]) -> None:
     def act(call: Call | None) -> None:
-        said: dict[str, object] = {"standing": nri.state.standing, "reason": nri.state.reason}
+        said: dict[str, object] = {"standing": nri.state.reason, "reason": nri.state.words}
         if call is not None:
             said = {"happening": call.happening.name, "container": call.container}
         print(json.dumps(said), flush=True)  # noqa: T201 - its words

@@ -5,19 +5,21 @@ import random
 import pytest
 
 from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
-from agent.decide.suppressing import (
-    Load,
-    left_for_best_effort,
-    suppressed_cpus,
-)
+from agent.decide.suppressing import left_for_best_effort, suppressed_cpus
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, parse_cpuset
 from tests.support.examples import seeds
 from tests.support.topologies import MACHINE_X
 
 LSE, LSR = QosClass.LSE, QosClass.LSR
-WORKED = Load(capacity=24_000, pods=7_600, system=1_000, reserved=2_000)
 EVERY = MACHINE_X.cpuset
+
+
+def left_of(system: int) -> int:
+    """Return what is left of 24 CPUs at 65 %, by what the system uses."""
+    return left_for_best_effort(
+        24_000, pods=7_600, system=system, reserved=2_000, threshold_percent=65
+    )
 
 
 def pools(lsr: str = "", lse: str = "", kubelet: str = "", reserved: str = "") -> Pools:
@@ -35,7 +37,7 @@ def pools(lsr: str = "", lse: str = "", kubelet: str = "", reserved: str = "") -
 
 def test_the_worked_example() -> None:
     """Koordinator contract 9.5: 24 CPUs, threshold 65 %, so 6 CPUs are left."""
-    left = left_for_best_effort(WORKED, threshold_percent=65)
+    left = left_of(system=1_000)
 
     assert left == 6_000
     assert len(suppressed_cpus(left, pools(), MACHINE_X, EVERY)) == 6
@@ -43,9 +45,7 @@ def test_the_worked_example() -> None:
 
 def test_more_than_is_reserved_counts_as_it_is() -> None:
     """Of what the system uses and what is reserved for it, the greater counts."""
-    busy = Load(capacity=24_000, pods=7_600, system=3_000, reserved=2_000)
-
-    assert left_for_best_effort(busy, threshold_percent=65) == 5_000
+    assert left_of(system=3_000) == 5_000
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class World:
 
     def has_reason(self, words: str) -> bool:
         """Tell whether the state's reason has these words."""
-        return words in self.nri.state.reason
+        return words in self.nri.state.words
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds."""
@@ -94,7 +94,7 @@ def test_a_container_is_bound_by_the_runtime(tmp_path: Path) -> None:
         async with made.runtime.running():
             plugin = await made.runtime.plugin()
             assert plugin.name == "99-tenure"
-            await made.until(lambda: made.nri.state.standing is Standing.ON)
+            await made.until(lambda: made.nri.state.reason is Standing.ON)
             assert cpus_in(await plugin.call("CreateContainer", CREATE)) == "2-3"
             await made.until(lambda: any(one and one.container == "main" for one in made.calls))
 
@@ -145,11 +145,11 @@ def test_a_runtime_that_starts_again_is_joined_again(tmp_path: Path) -> None:
             async with made.runtime.running():
                 made.calls.clear()
                 plugin = await made.runtime.plugin()
-                await made.until(lambda: made.nri.state.standing is Standing.ON)
+                await made.until(lambda: made.nri.state.reason is Standing.ON)
                 assert cpus_in(await plugin.call("CreateContainer", CREATE)) == "2-3"
                 await made.until(lambda: None in made.calls)
                 plugin.close()
-            await made.until(lambda: made.nri.state.standing is Standing.AWAY)
+            await made.until(lambda: made.nri.state.reason is Standing.AWAY)
 
     within(tmp_path, test)
 
@@ -177,11 +177,11 @@ def test_no_runtime_is_a_reason(tmp_path: Path) -> None:
     """With the system's own words; so is one that takes no plugin."""
 
     async def test(made: World) -> None:
-        await made.until(lambda: "No such file" in made.nri.state.reason)
-        assert made.nri.state.standing is Standing.AWAY
+        await made.until(lambda: "No such file" in made.nri.state.words)
+        assert made.nri.state.reason is Standing.AWAY
         made.runtime.refuses = True
         async with made.runtime.running():
-            await made.until(lambda: "no plugins here (code 2)" in made.nri.state.reason)
+            await made.until(lambda: "no plugins here (code 2)" in made.nri.state.words)
 
     within(tmp_path, test)
 
@@ -197,7 +197,7 @@ def test_a_runtime_that_speaks_something_else_is_left(tmp_path: Path) -> None:
             accepted, _ = await asyncio.get_running_loop().sock_accept(listening)
             with accepted:
                 accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                await made.until(lambda: "too long" in made.nri.state.reason)
+                await made.until(lambda: "too long" in made.nri.state.words)
         async with made.runtime.running():
             await made.runtime.plugin()
 
@@ -207,7 +207,7 @@ def test_a_runtime_that_speaks_something_else_is_left(tmp_path: Path) -> None:
 async def lose(made: World) -> None:
     """Let the runtime give up an answer of ours: it has closed before we read the call."""
     plugin = await made.runtime.plugin()
-    await made.until(lambda: made.nri.state.standing is Standing.ON)
+    await made.until(lambda: made.nri.state.reason is Standing.ON)
     entered, goes_on = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -235,7 +235,7 @@ def test_after_three_lost_answers_in_ten_minutes_it_stays_off(tmp_path: Path) ->
                 words = f"times={number}"
                 await made.until(partial(made.has_reason, words))
             await lose(made)
-            await made.until(lambda: made.nri.state.standing is Standing.OFF)
+            await made.until(lambda: made.nri.state.reason is Standing.OFF)
             await asyncio.sleep(AWHILE)
             assert made.runtime.connected.empty()
 
@@ -249,7 +249,7 @@ def test_lost_answers_over_more_than_ten_minutes_count_alone(tmp_path: Path) -> 
         async with made.runtime.running():
             for _ in range(LOST_MAX + 1):
                 await lose(made)
-                await made.until(lambda: "times=1" in made.nri.state.reason)
+                await made.until(lambda: "times=1" in made.nri.state.words)
                 made.now += LOST_SECONDS
             plugin = await made.runtime.plugin()
             assert cpus_in(await plugin.call("CreateContainer", CREATE)) == "2-3"
@@ -265,8 +265,8 @@ def test_beside_another_plugin_we_withdraw(tmp_path: Path) -> None:
             plugin = await made.runtime.plugin()
             theirs = call("lsr", "main", identity="one", cpus="0")
             assert await plugin.call("CreateContainer", theirs) == b""
-            await made.until(lambda: made.nri.state.standing is Standing.WITHDRAWN)
-            assert "another NRI plugin" in made.nri.state.reason
+            await made.until(lambda: made.nri.state.reason is Standing.WITHDRAWN)
+            assert "another NRI plugin" in made.nri.state.words
             assert await plugin.reader.read() == b""
             await asyncio.sleep(AWHILE)
             assert made.runtime.connected.empty()

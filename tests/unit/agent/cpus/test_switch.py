@@ -46,7 +46,7 @@ class Objects:
 
 def switch_of(objects: Objects) -> Switch:
     """Return what reads and says."""
-    return Switch(objects=objects, node="a", clock=lambda: 0.0, now=lambda: "now")
+    return Switch(objects, "a", clock=lambda: 0.0, now=lambda: "now")
 
 
 def test_the_label_alone_allows_and_only_by_its_one_word() -> None:
