@@ -50,7 +50,7 @@ _log: Final = logging.getLogger("tenure.agent.nri")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """
-    What containers are to be bound to, by Pod UID and name.
+    What containers are to be bound to, by Pod UID and name; without a name those of no known name.
 
     A container's CPUs have to be among those of its Pod's cgroup: widen that one first, and publish
     then.
@@ -73,7 +73,7 @@ def snapshot_of(wanted: Wanted, *, kubelet_binds: bool, v1: bool) -> Snapshot:
     bound = {
         (uid, name): Bound(cpus=cpus, mems=pod.mems, quota=not pod.own)
         for uid, pod in wanted.pods.items()
-        for name, cpus in pod.containers.items()
+        for name, cpus in (*pod.containers.items(), *([("", pod.own)] if pod.own else ()))
         if not pod.stays and (pod.own or not v1)
     }
     return Snapshot(bound=bound, kubelet_binds=kubelet_binds)
@@ -347,7 +347,8 @@ def _key(call: Call) -> tuple[str, str]:
 
 
 def _wanted(snapshot: Snapshot, call: Call) -> Bound | None:
-    bound = snapshot.bound.get(_key(call), Bound())
+    unnamed = snapshot.bound.get((call.pod_uid, ""), Bound())
+    bound = snapshot.bound.get(_key(call), unnamed)
     if snapshot.kubelet_binds and bound.quota and call.cpus:  # kubelet may know better by now
         bound = replace(bound, cpus=bound.cpus & parse_cpuset(call.cpus))
     return None if bound == Bound() else bound

@@ -81,6 +81,19 @@ def plan_removal(tree: CgroupTree, node: NodePlanned) -> Plan:
     return Plan(writes=tuple(planning.writes))
 
 
+def with_strays(cgroups: Iterable[CgroupNow], node: NodePlanned) -> NodePlanned:
+    """Return the node with the Pods that have cgroups, and of which kubelet has not told (yet)."""
+    known = {pod.uid for pod in node.pods}
+    strays = {
+        one.pod_uid: PodPlanned(
+            uid=one.pod_uid, kube_qos=kube_qos_of(one.path) or KubeQos.GUARANTEED
+        )
+        for one in cgroups
+        if one.pod_uid and one.pod_uid not in known
+    }
+    return replace(node, pods=(*node.pods, *strays.values()))
+
+
 class _Planning:
     """One plan in the making."""
 
@@ -91,15 +104,7 @@ class _Planning:
         for one in tree.cgroups:
             if not one.path or _above(one.path) in self.by_path:
                 self.by_path[one.path] = one
-        known = {pod.uid for pod in node.pods}
-        strays = {
-            one.pod_uid: PodPlanned(
-                uid=one.pod_uid, kube_qos=kube_qos_of(one.path) or KubeQos.GUARANTEED
-            )
-            for one in self.by_path.values()
-            if one.pod_uid and one.pod_uid not in known
-        }
-        self.node: Final = replace(node, pods=(*node.pods, *strays.values()))
+        self.node: Final = with_strays(self.by_path.values(), node)
         self.by_uid: Final = {pod.uid: pod for pod in self.node.pods}
         self.wanted: Final[Wanted] = wanted_of(self.node)
         self.names: Final = {one.id: one for pod in node.pods for one in pod.containers if one.id}

@@ -10,6 +10,7 @@ from agent.cpus.binder import Round
 from agent.cpus.nri import Nri, Snapshot, snapshot_of
 from agent.cpus.nri_messages import Call, Happening
 from agent.cpus.switch import Switch
+from agent.decide.cgroup_plan import with_strays
 from agent.decide.cgroups import CgroupVersion, Problem
 from agent.decide.wanted_cpus import wanted_of
 from agent.kubelet.watch import PodsHere
@@ -36,7 +37,8 @@ class ByRuntime:
             self._publishes = True
             binds = node.cpus.kubelet_static or not node.binds_memory
             v1 = made.tree.version is CgroupVersion.V1
-            snapshot = snapshot_of(wanted_of(node), kubelet_binds=binds, v1=v1)
+            wanted = wanted_of(with_strays(made.tree.cgroups, node))
+            snapshot = snapshot_of(wanted, kubelet_binds=binds, v1=v1)
         if self._publishes:
             self.nri.publish(snapshot)
 

@@ -256,6 +256,23 @@ def test_the_runtime_binds_what_is_planned_while_the_label_is_there(scene: Scene
     asyncio.run(test())
 
 
+def test_the_runtime_binds_a_pod_that_kubelet_does_not_tell_of(scene: Scene) -> None:
+    """As one that is just made, or any while kubelet starts: its cgroup is there, and its CPUs."""
+    world = scene.world
+    path = world.folder / "nri.sock"
+    Cluster.listed = []
+
+    async def test() -> None:
+        async with (runtime := FakeRuntime(path)).running():
+            world.allow(bind=True)
+            world.start(nri=path)
+            plugin = await runtime.plugin()
+            for method in ("CreateContainer", "UpdateContainer"):
+                assert await plugin.call(method, call(uid_of(1), "main")), method
+
+    asyncio.run(test())
+
+
 def test_a_runtime_without_nri_is_noted_on_the_node(scene: Scene) -> None:
     """Containers are bound soon after they are made, as without the option."""
     world = scene.world

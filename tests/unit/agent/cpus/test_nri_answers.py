@@ -269,7 +269,18 @@ def test_the_snapshot_is_what_cgroups_are_planned_by() -> None:
     assert made.bound == {
         ("lse", "a"): alone,
         ("lse", "b"): alone,
+        ("lse", ""): alone,
         ("ls", "a"): Bound(cpus=parse_cpuset("0-1")),
     }
     on_v1 = snapshot_of(wanted, kubelet_binds=True, v1=True).bound
-    assert on_v1.keys() == {("lse", "a"), ("lse", "b")}, "runc copies the Pod's, as they are then"
+    assert {uid for uid, _ in on_v1} == {"lse"}, "runc copies the Pod's, as they are then"
+
+
+def test_a_container_of_no_known_name_has_its_pods_own_cpus() -> None:
+    """As of a Pod that kubelet has not told of yet, made with CPUs of kubelet's and updated."""
+    own = parse_cpuset("2-3")
+    wanted = Wanted(pods={"new": PodWanted(unnamed=own, own=own)}, pools=NO_POOLS)
+    made = snapshot_of(wanted, kubelet_binds=True, v1=True)
+    told = Told()
+    assert told.create("new", "any", made, cpus="7").cpus == "2-3"
+    assert told.create("other", "any", made, cpus="7") is None
