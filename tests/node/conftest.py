@@ -12,8 +12,10 @@ import yaml
 
 from tests.support.kube.binaries import MissingProgramError, programs
 from tests.support.kube.control_plane import ControlPlane, control_plane
+from tests.support.kube.inventory import TOPOLOGIES
 from tests.support.node.clusters import Cluster
-from tests.support.node.node import Node, node
+from tests.support.node.cpu_processes import define, report_two_cpus
+from tests.support.node.node import NODE_NAME, Node, node
 from tests.support.node.pods import Pods
 from tests.support.node.programs import node_programs
 from tests.support.node.room import NoRoomError, check_machine, room
@@ -79,3 +81,12 @@ def cluster(plane: ControlPlane, machine: Node, tmp_path: Path) -> Iterator[Clus
     made = Cluster(plane, machine, tmp_path)
     yield made
     made.end()
+
+
+@pytest.fixture
+def two_cpus(plane: ControlPlane, tmp_path: Path) -> Iterator[None]:
+    """The node's CPUs, as the scheduler reads them: without a word on what kubelet keeps."""
+    define(plane, tmp_path)
+    report_two_cpus(plane)
+    yield
+    plane.api().delete(f"{TOPOLOGIES}/{NODE_NAME}")

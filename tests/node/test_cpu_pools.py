@@ -18,6 +18,7 @@ from agent.decide.planned_pods import planned_pods
 from agent.decide.pools import NodeCpus, PodCpus, pools_of
 from agent.decide.suppressing import suppressed_cpus
 from agent.decide.wanted_cpus import NodePlanned
+from agent.kubelet.managers import read_configuration
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, parse_cpuset
 from ledger.domain.topology import Cpu, cpu_topology_of
@@ -32,6 +33,10 @@ TWO_NODES: Final = cpu_topology_of(Cpu(id=one, core=one, socket=0, numa=one) for
 WHOLE: Final = {"cpu": "1", "memory": "64Mi"}
 SOME: Final = {"cpu": "50m"}
 PART: Final = {"cpu": "50m", "memory": "64Mi"}
+FOUR: Final = cpu_topology_of(
+    Cpu(id=one, core=core, socket=0, numa=0) for core, one in enumerate((2, 3, 0, 1))
+)
+"""As if it had two more, whose cores come first: they are taken first."""
 OF_NODE_1: Final = '{"cpuSharedPools": [{"socket": 0, "node": 1}]}'
 
 
@@ -41,6 +46,7 @@ class Bound:
     def __init__(self, machine: Node, pods: Pods, tree: Kubepods, state: Path) -> None:
         self.machine, self.pods, self.tree = machine, pods, tree
         self.binder = Binder(tree=tree, state=state, clock=time.monotonic)
+        self.node = NodeCpus(topology=TWO_NODES)
 
     def runs(self, name: str, qos: str = "", status: str = "", **resources: Any) -> None:  # noqa: ANN401 - of a container
         """Start a Pod of one container, and wait until it runs."""
@@ -67,10 +73,11 @@ class Bound:
         if own:
             uid = self.pods.get("lsr")["metadata"]["uid"]
             held = {uid: PodCpus(cpus=parse_cpuset(own), qos=qos)}
-        node = NodePlanned(cpus=NodeCpus(topology=TWO_NODES), held=held, pods=planned)
+        node = NodePlanned(cpus=self.node, held=held, pods=planned)
         if load is not None:
             pools = pools_of(node.cpus, held.values())
-            node = replace(node, best_effort=suppressed_cpus(load, pools, TWO_NODES, EMPTY))
+            left = suppressed_cpus(load, pools, self.node.topology, EMPTY)
+            node = replace(node, best_effort=left)
         made = self.binder.round(node, allowed=allowed, whole=True)
         assert not made.applied.refused
         assert {one.reason for one in made.problems} <= {UnboundReason.NO_PARTITION}
@@ -142,3 +149,28 @@ def test_an_ls_pod_runs_in_the_pool_that_its_status_names(bound: Bound) -> None:
 
     bound.bind(allowed=False)
     assert (bound.cpus("named"), bound.cpus("all")) == ({"0-1"}, {"0-1"})
+
+
+@pytest.mark.parametrize("reserved", ["0", "1"])
+def test_best_effort_uses_the_cpus_that_kubelet_reserves_first(bound: Bound, reserved: str) -> None:
+    """
+    Of four CPUs, two are left to it: kubelet's, before those that come first otherwise.
+
+    The other one of both is none that this machine has. While the load is low, it has all.
+    """
+    machine, file = bound.machine, bound.machine.room.folder / "kubelet.yaml"
+    with machine.configured(cpuManagerPolicy="static", reservedSystemCPUs=reserved):
+        kubelet = read_configuration(file).cpu
+        assert (kubelet.is_static, str(kubelet.reserved_cpus)) == (True, reserved)
+        bound.node = NodeCpus(
+            topology=FOUR, kubelet_reserved=kubelet.reserved_cpus, kubelet_static=True
+        )
+        bound.runs("be", "BE")
+        bound.runs("best-effort")
+        bound.bind()
+        assert [bound.cpus(name) for name in ("be", "best-effort")] == [{"0-1"}] * 2
+
+        bound.bind(load=2000)
+        assert [bound.cpus(name) for name in ("be", "best-effort")] == [{reserved}] * 2
+        bound.pods.remove_all()
+        bound.bind(allowed=False)

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import aiohttp
 import pytest
-import yaml
 
 from agent.decide.node_cpus import FoundCpus
 from agent.discover.cpus import read_cpus
@@ -30,11 +29,10 @@ from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.inventory import TOPOLOGIES
 from tests.support.node.agents import Agent, agent
 from tests.support.node.clusters import Cluster
+from tests.support.node.cpu_processes import define
 from tests.support.node.node import NODE_NAME, Node
 from tests.support.node.pods import Pods, container
-from tests.support.process import tenure
 
-DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 ALLOCS: Final = "node.koordinator.sh/pod-cpu-allocs"
 SETTINGS: Final[dict[str, Any]] = {
     "cpuManagerPolicy": "static",
@@ -45,26 +43,6 @@ SETTINGS: Final[dict[str, Any]] = {
 RESERVED: Final = {"reservedSystemCPUs": "0"}
 BY_AMOUNT: Final = {"systemReserved": {"cpu": "100m"}}
 WHOLE_CPU: Final = {"cpu": 1, "memory": 64 << 20}
-
-
-def define(plane: ControlPlane, folder: Path) -> None:
-    """Have the API server serve the kind as it is printed, in both versions."""
-    printed = tenure("manifests", "crds", cwd=folder)
-    assert printed.returncode == 0, printed.stderr
-    [kind] = (
-        one
-        for one in yaml.safe_load_all(printed.stdout)
-        if one["spec"]["names"]["kind"] == "NodeResourceTopology"
-    )
-    path = f"{DEFINITIONS}/{kind['metadata']['name']}?fieldManager=kubectl&force=true"
-    made = plane.api().call("PATCH", path, kind, "application/apply-patch+yaml")
-    assert made.ok, made.message
-    for version in (TOPOLOGIES, TOPOLOGIES.replace("v1alpha1", "v1alpha2")):
-        eventually(partial(_is_served, plane, version))
-
-
-def _is_served(plane: ControlPlane, path: str) -> bool:
-    return plane.api().get(path).ok
 
 
 def binds_cpus(plane: ControlPlane, value: str | None) -> None:

@@ -33,7 +33,6 @@ test is there.
 - **holds**: built as the proposal says.
 - **differs**: ours is another reading, with its reason in [divergences](DIVERGENCES.md).
 - **does not hold**: not as the proposal says, and nothing yet explains it.
-- **waits**: for the node agent; what is named is the part that is built.
 - **can't be tested**: says what it is for, and nothing that could be false.
 - **untested**: built, and no test of its own shows it.
 
@@ -54,7 +53,6 @@ class State(StrEnum):
     HOLDS = "holds"
     DIFFERS = "differs"
     BROKEN = "does not hold"
-    AGENT = "waits: agent"
     VAGUE = "can't be tested"
     UNTESTED = "untested"
 

@@ -85,7 +85,7 @@ def test_every_statement_says_where_its_strongest_test_shows_it() -> None:
 
 
 def test_what_a_running_part_serves_is_shown_on_a_running_cluster() -> None:
-    """A service that never ran shows no user anything; what waits is served by none yet."""
+    """A service that never ran shows no user anything."""
     served = [row for row in ALL if row.state in PROVED and is_served(row)]
 
     assert served

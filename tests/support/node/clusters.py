@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from agent.discover.machine import Card, Discovery
 from ledger.signing import PrivateKey, published
+from scheduler.service.api.words import CPUS_ACCOUNT
 from tests.support.forked import forked
 from tests.support.kube.agents import agent_token
 from tests.support.kube.control_plane import ControlPlane, free_port
@@ -16,9 +17,10 @@ from tests.support.kube.pods import pods_in
 from tests.support.kube.schedulers import HasPort, Identities, asking, extender, issue
 from tests.support.kube.webhooks import apply, remove
 from tests.support.machines_found import write_machine
-from tests.support.manifests import AGENT_ACCOUNT, printed_agent
+from tests.support.manifests import AGENT_ACCOUNT, printed_agent, printed_cpus
 from tests.support.node.agents import CARDS
 from tests.support.node.node import NODE_NAME, Node
+from tests.support.node.room import CGROUPS
 
 OURS: Final = "tenure-system"
 CARD_BYTES: Final = 16 << 30
@@ -48,11 +50,6 @@ class Cluster:
             boots: the machine's own files are those of `host`.
             topology: it reports the node's CPUs, of the machine and kubelet themselves.
         """
-        for name in ("state", "keys"):
-            (self.folder / name).mkdir()
-        key = PrivateKey.parse((self.identities.keys / "proof.key").read_text())
-        for name, text in published([key.public]).items():
-            (self.folder / "keys" / name).write_text(text)
         ledger = PrivateKey.parse((self.identities.keys / "ledger.key").read_text())
         options = ["--namespace", OURS]
         if probe:
@@ -65,27 +62,55 @@ class Cluster:
             narrower = {"ClusterRole", "ValidatingAdmissionPolicy"}
             remove(self.plane, [one for one in rights if one["kind"] in narrower])
         apply(self.plane, rights)
-        (self.folder / "token").write_text(self._token())
         cards = tuple(
             Card(uuid=one, minor=minor, memory_bytes=CARD_BYTES, processes=())
             for minor, one in enumerate(CARDS)
         )
         machine = write_machine(self.folder / "machine.json", Discovery(cards=cards))
-        of_kubelet = self.machine.room.folder
-        kubelet = of_kubelet / "kubelet-certs" / "kubelet.crt"
         return (
-            *("--service", f"https://127.0.0.1:{self.port}"),
-            *("--ca", str(self.identities.server / "ca.crt")),
-            *("--token", str(self.folder / "token"), "--state", str(self.folder / "state")),
-            *("--proof-keys", str(self.folder / "keys")),
-            *("--kubelet", f"https://127.0.0.1:{self.machine.port}"),
-            *("--kubelet-ca", str(kubelet), "--node", NODE_NAME, "--report-seconds", "1"),
-            *("--kubeconfig", str(self._kubeconfig()), "--machine", str(machine)),
+            *self._process("agent", AGENT_ACCOUNT, self.folder),
+            *("--node", NODE_NAME, "--report-seconds", "1", "--machine", str(machine)),
             *("--ledger-key", str(ledger.public)),
             *(("--host", str(self.host())) if boots else ()),
             *(("--topology", "configz") if topology else ()),
             *(("--mode", "env", "--probe-image", probe) if probe else ()),
             *(("--probe-runtime-class", runtime) if runtime else ()),
+        )
+
+    def binds_cpus(self) -> tuple[str, ...]:
+        """Return the options of what binds CPUs, once its account and token are there."""
+        things = printed_cpus("--namespace", OURS, "--bind")
+        apply(self.plane, [one for one in things if one["kind"] != "DaemonSet"])
+        (self.folder / "cpus").mkdir()
+        kubepods = Path(self.machine.room.cgroup) / "kubepods"
+        return (
+            *self._process("cpus", CPUS_ACCOUNT, self.folder / "cpus"),
+            *("--kubepods", str(CGROUPS / "cpuset" / kubepods)),
+            *("--kubepods-cpu", str(CGROUPS / "cpu" / kubepods)),
+            *("--pod-resources", str(self.machine.pod_resources), "--look-seconds", "0.2"),
+            *("--kubelet-root", str(self.machine.room.folder / "kubelet")),
+        )
+
+    def _process(self, name: str, account: str, folder: Path) -> tuple[str, ...]:
+        """Return the options of each process of the node; its Pod has that name."""
+        for each in ("state", "keys"):
+            (folder / each).mkdir()
+        key = PrivateKey.parse((self.identities.keys / "proof.key").read_text())
+        for each, text in published([key.public]).items():
+            (folder / "keys" / each).write_text(text)
+        token = folder / "token"
+        words = plain_pod(name, {}, nodeName=NODE_NAME, serviceAccountName=account)
+        reply = self.plane.api().create(pods_in(OURS), words)
+        assert reply.ok, reply.message
+        token.write_text(agent_token(self.plane, OURS, reply.body, account=account))
+        kubelet = self.machine.room.folder / "kubelet-certs" / "kubelet.crt"
+        return (
+            *("--service", f"https://127.0.0.1:{self.port}"),
+            *("--ca", str(self.identities.server / "ca.crt")),
+            *("--token", str(token), "--state", str(folder / "state")),
+            *("--proof-keys", str(folder / "keys")),
+            *("--kubelet", f"https://127.0.0.1:{self.machine.port}"),
+            *("--kubelet-ca", str(kubelet), "--kubeconfig", str(self._kubeconfig(token))),
         )
 
     def host(self) -> Path:
@@ -101,24 +126,18 @@ class Cluster:
         boot_id.write_text(self.machine.room.boot_id.read_text())
         return host
 
-    def _kubeconfig(self) -> Path:
-        """Let the agent reach the API by its own token, with the rights that are printed."""
+    def _kubeconfig(self, token: Path) -> Path:
+        """Let a process reach the API by its own token, with the rights that are printed."""
         cluster = {"server": self.plane.url, "certificate-authority": str(self.plane.ca_file)}
         made = {
             "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "u", "user": {"tokenFile": str(self.folder / "token")}}],
+            "users": [{"name": "u", "user": {"tokenFile": str(token)}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
             "current-context": "c",
         }
-        path = self.folder / "kubeconfig"
+        path = token.parent / "kubeconfig"
         path.write_text(json.dumps(made))
         return path
-
-    def _token(self) -> str:
-        words = plain_pod("agent", {}, nodeName=NODE_NAME, serviceAccountName=AGENT_ACCOUNT)
-        reply = self.plane.api().create(pods_in(OURS), words)
-        assert reply.ok, reply.message
-        return agent_token(self.plane, OURS, reply.body)
 
     def served(self, *, mode: str = "plugin", **more: Any) -> Any:  # noqa: ANN401 - a context of Served
         """Run the service for agents of a mode until the block ends; with more, as `extender`."""
@@ -134,5 +153,6 @@ class Cluster:
         return self.plane.scheduler(config, name="asking")
 
     def end(self) -> None:
-        """Take the agent's own Pod away."""
-        self.plane.api().delete(f"{pods_in(OURS)}/agent?gracePeriodSeconds=0")
+        """Take the processes' own Pods away."""
+        for name in ("agent", "cpus"):
+            self.plane.api().delete(f"{pods_in(OURS)}/{name}?gracePeriodSeconds=0")
