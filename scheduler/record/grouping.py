@@ -279,7 +279,7 @@ class Grouping:
 
     def cleared(self, node_uid: str, held: Container[str]) -> None:
         """Forget what members had on a node that was cleared; `held`: UIDs of who has it again."""
-        for name, given in self._given.items():
+        for name, given in list(self._given.items()):
             for uid in [u for u, at in given.items() if at.node_uid == node_uid and u not in held]:
                 self.released(name, uid)
 
@@ -290,10 +290,11 @@ class Grouping:
         return self.dropped(name)
 
     def forget(self, name: str) -> None:
-        """Forget a group without Pods; a later one of its name is another one."""
-        for uid in [uid for uid, member_of in self._member_of.items() if member_of == name]:
-            del self._member_of[uid]
-        for kept in (self.lives, self._gangs, self._due, self._given, self._open, self._left):
+        """Forget a group without Pods, but for what they hold through lost nodes."""
+        given = self._given.get(name, {})
+        members = self._member_of.items()
+        self._member_of = {uid: of for uid, of in members if of != name or uid in given}
+        for kept in (self.lives, self._gangs, self._due, self._open, self._left):
             kept.pop(name, None)
 
     def fold(self, event: LedgerEvent, at_us: int) -> None:
@@ -333,7 +334,8 @@ class Grouping:
 
     def released(self, name: str, uid: str) -> None:
         """Forget what a member held."""
-        self._given.get(name, {}).pop(uid, None)
+        if self._given.get(name, {}).pop(uid, None) and not self._given[name]:
+            del self._given[name]
         self._member_of.pop(uid, None)
 
     def taken(self, uid: str) -> Placement | None:

@@ -34,7 +34,7 @@ from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
 from scheduler.cluster.rebuilt import as_observed, request_of
 from scheduler.decide.answers import encode
-from scheduler.decide.group.life import MEMBER_CHANGED, MEMBER_GONE, GroupLife, take_again
+from scheduler.decide.group.life import MEMBER_CHANGED, MEMBER_GONE, GroupLife
 from scheduler.decide.outcome import Placement, Rated, Unfit, Unplaced
 from scheduler.record import events
 from scheduler.record.ahead import Ahead
@@ -224,23 +224,17 @@ class Replay:
         plan = recorded.event
         assert isinstance(plan, GroupPlanned), plan
         waiting = {each.pod_uid: self._state.request(each) for each in plan.waiting}
-        held = self._state.held
-        members = {uid: each for uid, each in waiting.items() if uid not in held or held[uid].lost}
+        members = {uid: each for uid, each in waiting.items() if uid not in self._state.held}
         life = GroupLife(
             name=plan.group,
             places={each.pod_uid: each for each in plan.members if each.pod_uid in members},
         )
-        engine = self._state.now()
         with self._without_plan(plan.group):
             self._state.groups.lives[plan.group] = life
-            taken = take_again(life, members, self._state.numbers, engine) or {}
-            for placement in taken.values():
-                engine.undo(placement)
-            for placement in taken.values():
-                self._state.groups.keep(plan.group, placement)
+            self._keep_places(plan.group, members)
             yield
             for placement in self._state.groups.dropped(plan.group):
-                engine.release(placement.request.uid)
+                self._state.now().release(placement.request.uid)
 
     @contextmanager
     def _without_plan(self, group: str) -> Iterator[None]:
@@ -463,17 +457,28 @@ class Replay:
             engine.release(placement.request.uid)
         if taken is None:
             held = self._state.held
-            known = {
-                member.uid: member
-                for member in members
-                if member.uid not in held or (held[member.uid].lost and self._ahead is not None)
-            }
-            again = take_again(self._state.groups.lives[name], known, self._state.numbers, engine)
-            taken = list((again or {}).values())
-            for placement in taken:
-                engine.undo(placement)
-        for placement in taken:
+            self._keep_places(name, {each.uid: each for each in members if each.uid not in held})
+        for placement in taken or ():
             self._state.groups.keep(name, placement)
+
+    def _keep_places(self, name: str, members: Mapping[str, PodRequest]) -> None:
+        """Keep the places of a plan, also on cards that got sick or a node closed since then."""
+        state, engine = self._state, self._state.now()
+        for uid, place in state.groups.lives[name].places.items():
+            request, number = members.get(uid), state.numbers.get(place.node_uid)
+            if request is None or number is None:
+                continue
+            minors, facts = frozenset(place.minors) or None, state.facts[number]
+            kept = engine.try_place(request, number, minors)
+            if kept is None:
+                well = tuple(replace(each, healthy=True) for each in facts.devices)
+                opened = replace(facts, devices=well, lost=False, taints=(), unschedulable=False)
+                engine.put_node(opened)
+                kept = engine.try_place(request, number, minors)
+                engine.put_node(facts)
+            if kept is not None:
+                engine.undo(kept)
+                state.groups.keep(name, kept)
 
 
 def _again(

@@ -67,14 +67,6 @@ class _Node:
     lost: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """What one Pod holds; `lost` since its node was."""
-
-    event: PodReserved | PodObserved
-    lost: bool = False
-
-
 class SoFar:
     """
     The state that a ledger's events come to.
@@ -88,7 +80,7 @@ class SoFar:
     Attributes:
         nodes: by UID, in the order of their first inventories.
         numbers: UID of a node -> its number in the engine.
-        held: Pod UID -> what it holds.
+        held: Pod UID -> what it holds, but through a node that was lost.
         past_deadline: gangs whose last plan ended so.
     """
 
@@ -104,7 +96,8 @@ class SoFar:
         self.numbers: dict[str, int] = {}
         self._changed: dict[str, None] = {}  # UIDs of nodes that the engine has as they were
         self.requests = requests
-        self.held: dict[str, _Held] = {}
+        self.held: dict[str, PodReserved | PodObserved] = {}
+        self._stuck: dict[str, PodReserved | PodObserved] = {}  # through lost nodes, by `_name`
         self.past_deadline: set[str] = set()
         self._engine: Engine | None = None  # None = what it was made for has changed
         self.groups = Grouping((), Engine((), self.in_force.settings), {})
@@ -174,23 +167,25 @@ class SoFar:
         if event.node_uid in self.nodes:
             self.nodes[event.node_uid].lost = True
             self._change(event.node_uid)
-        for uid, held in self.held.items():
-            if held.event.node_uid == event.node_uid:
-                self.held[uid] = replace(held, lost=True)
+        for uid, held in list(self.held.items()):
+            if held.node_uid == event.node_uid:
+                self._stuck[self._name(held)] = self.held.pop(uid)
 
     def _clear(self, event: NodeCleared) -> None:
-        for uid, held in list(self.held.items()):
-            if held.lost and held.event.node_uid == event.node_uid:
-                self._give_back(uid)
+        for name, held in list(self._stuck.items()):
+            if held.node_uid == event.node_uid:
+                del self._stuck[name]
+                if self._engine is not None:
+                    self._engine.release(name)
         self.groups.cleared(event.node_uid, self.held)
 
     def _release(self, event: Ending) -> None:
         held = self.held.get(event.pod_uid)
-        if held is None or held.event.node_uid != event.node_uid:
+        if held is None or held.node_uid != event.node_uid:
             return
         self._give_back(event.pod_uid)
-        if isinstance(held.event, PodReserved) and held.event.group:
-            self.groups.released(held.event.group, event.pod_uid)
+        if isinstance(held, PodReserved) and held.group:
+            self.groups.released(held.group, event.pod_uid)
 
     def _drop(self, event: PlanDropped) -> None:
         for placement in self.groups.dropped(event.group):
@@ -207,14 +202,14 @@ class SoFar:
             self._give_back(event.pod_uid)
         if self.groups.taken(event.pod_uid) is not None and self._engine is not None:
             self._engine.release(event.pod_uid)
-        held = self.held[event.pod_uid] = _Held(event)
+        self.held[event.pod_uid] = event
         if self._engine is not None:
-            self._enter(self.now(), held)
+            self._enter(self.now(), event)
 
     def _give_back(self, uid: str) -> None:
         held = self.held.pop(uid)
         if self._engine is not None:
-            self._engine.release(self._name(held.event))
+            self._engine.release(self._name(held))
 
     def _name(self, event: PodReserved | PodObserved) -> str:
         """Return what a holding is called in the engine, where a place may be kept beside it."""
@@ -261,7 +256,7 @@ class SoFar:
             by_count=not self._at_work,
         )
         self.groups.use(self.facts, engine)
-        for held in self.held.values():
+        for held in (*self.held.values(), *self._stuck.values()):
             self._enter(engine, held)
         for placement in self.groups.all_kept():
             engine.reserve(placement)
@@ -276,8 +271,8 @@ class SoFar:
         facts = node_of(node.inventory, node.inventory.devices, node.described.facts)
         return replace(facts, lost=node.lost)
 
-    def _enter(self, engine: Engine, held: _Held) -> None:
-        event, place = held.event, self.numbers[held.event.node_uid]
+    def _enter(self, engine: Engine, event: PodReserved | PodObserved) -> None:
+        place = self.numbers[event.node_uid]
         # A cluster at work is decided on as what Pods hold, with the devices of that moment.
         placement = None
         if isinstance(event, PodReserved) and not self._at_work:

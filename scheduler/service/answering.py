@@ -179,6 +179,7 @@ class Extender:
         return self._judge(request, arguments.node_names)
 
     def _judge(self, request: PodRequest, names: Sequence[str]) -> Judged:
+        self._groups.plans.lead()
         self._preempting.renew(request)
         judge = self._groups.judge if group_name(request) else self._view.judge
         return judge(request, names)

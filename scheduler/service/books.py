@@ -128,6 +128,7 @@ class LiveBooks:
         request = self._view.requests.by_uid(call.pod_uid)
         if isinstance(request, str):
             return NotChosen(message=request)
+        self._groups.plans.lead()  # another process may have told kube-scheduler of the node
         why = self._why_unsure(request, call.node_name)
         if why:
             return NotChosen(message=why)

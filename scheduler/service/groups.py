@@ -36,6 +36,7 @@ from scheduler.decide.group.groups import MEMBERS_MISSING, Among, same_again
 from scheduler.decide.group.life import (
     DEADLINE,
     MEMBER_GONE,
+    NODE_GONE,
     NODE_REFUSES,
     GroupLife,
     MemberAction,
@@ -138,7 +139,7 @@ class LiveGroups:
             self.groups.cleared(uid, self._holders_on(uid) | self._taken.keys())
         elif isinstance(event, PodReleased | PodVoided):
             name = self.groups.group_of(event.pod_uid)
-            if name:
+            if name and event.pod_uid not in self._holders_on(event.node_uid):
                 self.groups.released(name, event.pod_uid)
                 self._forget(name)
 
@@ -288,7 +289,6 @@ class LiveGroups:
             InputError: a name that is no text.
         """
         view, uid, name = self._view, request.uid, group_name(request)
-        self.plans.lead()
         asked = view.directory.ask(names)
         life = self.groups.life_of(request)
         if uid in self._taken:  # on its way into the ledger, with its gang
@@ -388,7 +388,6 @@ class LiveGroups:
     def choose(self, request: PodRequest, node_name: str) -> Placement | str:
         """Return what a member gets on the node that was named, or why it gets nothing there."""
         view, nodes, name = self._view, self.nodes_of(request, node_name), group_name(request)
-        self.plans.lead()
         number = view.directory.number(node_name)
         if number is None:
             return view.directory.closed(node_name)
@@ -486,10 +485,13 @@ class LiveGroups:
                 self.plans.keep_again(name, placement)
 
     def node_gone(self, pod_uids: Sequence[str]) -> None:
-        """Forget places that the engine gave back when their node went."""
+        """End plans whose places the engine gave back when their node went."""
         for uid in pod_uids:
-            self.groups.taken(uid)
             self.plans.to_come.gone(uid)
+        places = [*filter(None, map(self.groups.taken, pod_uids))]
+        for name, uid in {group_name(one.request): one.request.uid for one in places}.items():
+            if not self.plans.is_under_way(name):
+                self.plans.drop(name, NODE_GONE, uid)
 
 
 def _only(

@@ -14,6 +14,7 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_GPU_TOPOLOGY
 from ledger.store.writing.commands import Command, Outcome, Refused
 from scheduler.decide.group.groups import gpu_minors
+from scheduler.decide.group.life import NODE_GONE
 from scheduler.record.replay import Again
 from scheduler.record.so_far import InForce
 from scheduler.service.binding import BEHIND_SECONDS
@@ -21,7 +22,7 @@ from scheduler.service.groups import MEMBERS_SECONDS
 from scheduler.service.holds import HOLD_WITH_VOLUMES_SECONDS
 from scheduler.service.ports import NotChosen
 from scheduler.service.view import BEHIND
-from tests.support.grouped import Scene, cards
+from tests.support.grouped import GROUP, Scene, cards
 from tests.support.live import MemoryLedger
 from tests.support.objects import container, node, nrt, pod
 from tests.support.replays import replayed
@@ -386,3 +387,99 @@ def test_a_command_says_of_each_of_its_reservations_once_what_it_counted() -> No
     assert len(made) == 8
     assert len(named) == len(set(named)) == 7
     assert differences(scene, 9) == []
+
+
+def test_a_plan_keeps_the_card_of_a_member_that_got_sick_before_it_was_recorded() -> None:
+    """The node said so between the filter of the first member and its bind."""
+    scene = Scene(gpus=6)
+    scene.job(3, gpus=1)
+    scene.passing("job-0")
+    [sick] = [gpu_minors(one) for one in scene.groups.groups.all_kept()][1]
+    scene.add_node("a", 6, closed=sick)
+    scene.live.settle()
+    first = scene.reserve("job-0", "a")
+    assert str(sick) in seen(first)
+    scene.reserve("job-2", "a")
+    ready(scene, "x")
+    scene.reserve("x", "a")
+    assert differences(scene, 3) == []
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_service_that_starts_gives_nobody_else_the_place_of_a_member(*, is_asked: bool) -> None:
+    """Also before kube-scheduler asks it about a member, and where it asked another service."""
+    scene = Scene(gpus=4)
+    scene.job(2, gpus=1)
+    scene.passing("job-0")
+    scene.reserve("job-0", "a")
+    waiting = scene.pods["job-1"]
+    [kept] = scene.groups.groups.all_kept()
+    scene = Scene(gpus=4, ledger=scene.live.ledger)
+    scene.tell(waiting)
+    scene.create("x", 1)
+    if is_asked:
+        scene.passing("x")
+    scene.reserve("x", "a")
+    assert cards(scene.reserve("job-1", "a")) == [*gpu_minors(kept)]
+    assert differences(scene, 3) == []
+
+
+def test_what_a_group_without_pods_has_on_a_node_that_came_back_is_visible() -> None:
+    """Its Pods are gone, and the node has not said so; a group of its name comes there."""
+    scene = Scene()
+    scene.job(2, gpus=1)
+    scene.passing("job-0")
+    before = {*cards(scene.reserve("job-0", "a")), *cards(scene.reserve("job-1", "a"))}
+    lose_and_find(scene, "a", 8, "job-0", "job-1")
+    scene.job(2, gpus=1, name="other")
+    labels = scene.pods["other-0"]["metadata"]["labels"] | {f"{GROUP}/name": "job"}
+    for name in ("new-0", "new-1"):
+        scene.create(name, 1, labels=labels)
+    scene.passing("new-0")
+    assert before < {*map(int, seen(scene.reserve("new-0", "a")))}
+    assert differences(scene, 3) == []
+
+
+def lose_and_find(scene: Scene, name: str, gpus: int, *pods: str) -> None:
+    """Let a Node be gone and these Pods, and the Node be there again."""
+    scene.live.view.nodes.nodes.drop(f"uid-{name}")
+    scene.live.settle()
+    for each in pods:
+        scene.delete(each)
+    scene.settle()
+    scene.add_node(name, gpus)
+    scene.live.settle()
+
+
+def test_a_plan_ends_with_a_node_of_it_that_nobody_holds_anything_on() -> None:
+    """Else it stood without its places once the Node was there again."""
+    scene = Scene("a", "b", gpus=4)
+    scene.job(2, gpus=3)
+    [where] = scene.passing("job-0")
+    [other] = {"a", "b"} - {where}
+    scene.reserve("job-0", where)
+    scene.live.view.nodes.nodes.drop(f"uid-{other}")
+    scene.live.settle()
+    scene.add_node(other, 4)
+    scene.live.settle()
+    ready(scene, "x", gpus=4)
+    scene.reserve("x", other)
+    scene.tell_drops()
+    [dropped] = scene.said(PlanDropped)
+    assert (dropped.reason, dropped.pod_uid) == (NODE_GONE, "pod-job-1")
+    assert differences(scene, 2) == []
+
+
+def test_what_is_held_through_a_lost_node_stays_though_its_pod_is_reserved_for_anew() -> None:
+    """It was not bound there; the release that was under way changes nothing either."""
+    scene = Scene("a", "b", gpus=4)
+    ready(scene, "p", "q", "r")
+    first, late = scene.reserve("p", "a"), scene.reserve("q", "a")
+    lose_and_find(scene, "a", 4, "q")
+    scene.end(late)
+    scene.passing("p", "b")
+    scene.reserve("p", "b", attempt=2)
+    scene.passing("r", "a")
+    third = scene.reserve("r", "a")
+    assert not {*cards(third)} & {*cards(first), *cards(late)}
+    assert differences(scene, 4) == []
