@@ -469,6 +469,9 @@ def cpus(
         bool,
         typer.Option("--nri", help="With --bind: the runtime binds containers as it makes them."),
     ] = False,
+    partitions: Annotated[
+        bool, typer.Option("--partitions", help="With --bind: CAP_SYS_ADMIN, for LSE Pods' CPUs.")
+    ] = False,
 ) -> None:
     """
     Print the DaemonSet of `tenure serve cpus`, its rights, and the policy that narrows them.
@@ -483,9 +486,10 @@ def cpus(
         is_below = path.startswith("/sys/fs/cgroup/") and ".." not in path.split("/")
         if not (is_below and path.endswith(f"/{name}") and "pods" in name):
             raise InputError(f"not a cgroup of all Pods: value={path!r}", field=option)
-    if nri and not bind:
-        missing = InputError("the runtime binds where binding is asked for", field="--nri")
-        raise with_next(missing, "give --bind, too")
+    for option, is_asked in (("--nri", nri), ("--partitions", partitions)):
+        if is_asked and not bind:
+            missing = InputError("nothing is bound where that is not asked for", field=option)
+            raise with_next(missing, "give --bind, too")
     more = {"kubepods_name": name, "read_only": not bind}
     _print("cpus", values | more | _believed(service, api_ca, proof_keys))
 

@@ -21,7 +21,7 @@ OURS: Final = "tenure-cpus-rights"
 NODES: Final = "/api/v1/nodes"
 APPLY: Final = "application/apply-patch+yaml"
 MINE, OTHER = "cpus-a", "cpus-b"
-OPTIONS: Final = ("--namespace", OURS, "--bind")
+OPTIONS: Final = ("--namespace", OURS, "--bind", "--partitions")
 
 
 @pytest.fixture(scope="module")

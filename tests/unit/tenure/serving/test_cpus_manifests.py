@@ -71,14 +71,18 @@ def test_with_bind_it_writes_kubepods_and_nothing_above(
     assert {found[path][0].rpartition("/")[2] for path in written} == names
 
 
-def test_it_has_no_privilege_and_no_capability() -> None:
-    """Root, because cgroups are root's."""
+def test_it_has_no_privilege_and_no_capability_but_the_one_that_is_asked_for() -> None:
+    """Root, because cgroups are root's; partitions take `CAP_SYS_ADMIN`, by the kernel."""
     pod = of_kind("DaemonSet", "--bind")["spec"]["template"]["spec"]
     [container] = pod["containers"]
     security = container["securityContext"]
     assert not security["allowPrivilegeEscalation"]
     assert security["readOnlyRootFilesystem"]
     assert security["capabilities"] == {"drop": ["ALL"]}
+    asked = of_kind("DaemonSet", "--bind", "--partitions")["spec"]["template"]["spec"]
+    assert asked["containers"][0]["securityContext"] == security | {
+        "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+    }
     assert "privileged" not in security
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
     assert pod["nodeSelector"] == {LABEL_TENURE_OWNED: "true"}
@@ -124,6 +128,7 @@ def test_the_socket_of_nri_is_mounted_where_that_is_asked_for() -> None:
         ["--kubepods-cpu", "/sys/fs/cgroup/cpu/other"],
         ["--service", "http://a"],
         ["--nri"],
+        ["--partitions"],
     ],
     ids=str,
 )
