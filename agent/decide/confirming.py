@@ -23,7 +23,7 @@ AGAIN_SECONDS: Final = 60.0
 """What the service knows already is said so often: it may have forgotten, or be another one."""
 PODS_MAX: Final = 500
 """Of one message; the service takes 512."""
-ASSIGNED, OBSERVED, NOTHING = "assigned", "observed", "nothing"
+ASSIGNED, OBSERVED = "assigned", "observed"
 _INIT: Final = "init-"
 
 ContainerKey = tuple[str, str]

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from agent.decide.holders import claimed_cpus, own_cpus
-from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
+from agent.decide.pools import NodeCpus, PodCpus, Pools, claimed_cpus, own_cpus, pools_of
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
 from ledger.domain.log.events import CLAIM, PodObserved, PodReserved
 from ledger.domain.log.machines import Machine, machine_of

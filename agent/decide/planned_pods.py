@@ -9,10 +9,9 @@ from typing import Any, Final
 from agent.decide.believing import Believing, is_granted
 from agent.decide.cgroups import ContainerPlanned, PodPlanned, Problem
 from agent.decide.container_cpus import KubeQos
-from agent.decide.holders import claimed_cpus
 from agent.decide.node_cpus import FoundCpus, claim_names, find_cpu_holders
 from agent.decide.node_holdings import GRANTED, CpuClaim, HeldByPod, NodeHoldings
-from agent.decide.pools import NodeCpus, PodCpus
+from agent.decide.pools import NodeCpus, PodCpus, claimed_cpus
 from agent.decide.wanted_cpus import NodePlanned
 from ledger.domain.annotations.cpu import ResourceStatus, decode_resource_status
 from ledger.domain.annotations.node_cpu import decode_system_qos_resource

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from ledger.domain.annotations.cpu import CpuSharedPool
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, union
+from ledger.domain.log.cpu_holders import given_by_kubelet
+from ledger.domain.log.events import PodObserved, PodReserved
 from ledger.domain.topology import CpuTopology
+
+_CLASSES: Final = {str(qos): qos for qos in QosClass}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,21 @@ class PodCpus:
     cpus: CpuSet
     qos: QosClass = QosClass.LSR
     by_kubelet: bool = False
+
+
+def claimed_cpus(cpus: CpuSet) -> PodCpus:
+    """Return the CPUs of a claim: nobody runs beside it on them."""
+    return PodCpus(cpus=cpus, qos=QosClass.LSE)
+
+
+def own_cpus(event: PodReserved | PodObserved) -> PodCpus:
+    """
+    Return the CPUs of one holder; kubelet gave them where no `resource-status` names any.
+
+    Rule: CPU proposal, QoS principles 2, 3 and 6.
+    """
+    qos = _CLASSES.get(event.snapshot.qos, QosClass.NONE)
+    return PodCpus(cpus=event.cpuset, qos=qos, by_kubelet=given_by_kubelet(event))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

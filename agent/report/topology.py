@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from agent.decide.holders import claimed_cpus
 from agent.decide.node_cpus import FoundCpus, NumaNode, find_cpu_holders
 from agent.decide.node_holdings import HeldByPod
-from agent.decide.pools import NodeCpus, Pools, pools_of
+from agent.decide.pools import NodeCpus, Pools, claimed_cpus, pools_of
 from agent.report.device import Object, owner_of
 from ledger.domain.annotations.node_cpu import (
     encode_cpu_shared_pools,

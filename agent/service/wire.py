@@ -72,6 +72,11 @@ class Verdicts(msgspec.Struct, frozen=True):
     observed: tuple[Verdict, ...] = ()
     cleared: tuple[str, ...] = ()
 
+    @property
+    def ended(self) -> frozenset[str]:
+        """Return who is here and holds nothing any more."""
+        return frozenset(one.pod_uid for one in self.here if one.result == "nothing")
+
 
 class _Beside(msgspec.Struct):
     sequence: int | None = None

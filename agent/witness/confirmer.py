@@ -19,16 +19,7 @@ from agent.checkpoint import FILE_NAME, CheckpointError, DeviceCheckpoint
 from agent.claim_checkpoint import FILE_NAME as CLAIMS_FILE_NAME
 from agent.claim_checkpoint import PreparedClaim
 from agent.decide.claim_ends import ClaimsHere
-from agent.decide.confirming import (
-    NOTHING,
-    Confirming,
-    Look,
-    Observed,
-    Said,
-    answered,
-    said,
-    unanswered,
-)
+from agent.decide.confirming import Confirming, Look, Observed, Said, answered, said, unanswered
 from agent.decide.node_holdings import NodeHoldings
 from agent.decide.slots import KIND
 from agent.discover.host_files import HostFiles
@@ -138,8 +129,7 @@ class Speaker:
             self.state = unanswered(self.state, message)
             raise
         if verdicts.taken:
-            ended = {one.pod_uid for one in verdicts.here if one.result == NOTHING}
-            self.become(answered(self.state, message, held, ended))
+            self.become(answered(self.state, message, held, verdicts.ended))
         else:  # another message of this node was taken since the look
             self.state = unanswered(self.state, message)
         return verdicts

@@ -118,7 +118,8 @@ async def serve_agent(options: AgentOptions) -> None:
                 tasks=tasks,
                 own_pod=("", "") if told is None else told.own_pod,
             )
-            node = replace(node, cpus=make_cpu_reader(options, kubelet))
+            if options.topology:
+                node = replace(node, cpus=make_cpu_reader(options, kubelet))
             if isinstance(served, GpuShare | ShareSlots):
                 node = replace(node, heard=served.saw)
                 _mark(objects, options.node, served, registry, tasks)

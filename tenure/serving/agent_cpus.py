@@ -27,10 +27,8 @@ from tenure.serving.agent_options import AgentOptions
 from tenure.serving.cpus_options import CpusOptions
 
 
-def make_cpu_reader(options: AgentOptions | CpusOptions, kubelet: KubeletPods) -> CpuReader | None:
-    """Return what reads the CPUs; None where nothing is to be reported."""
-    if not options.topology:
-        return None
+def make_cpu_reader(options: AgentOptions | CpusOptions, kubelet: KubeletPods) -> CpuReader:
+    """Return what reads the CPUs."""
     managers = partial(ask_managers, kubelet.caller)
     if options.topology != "configz":
         managers = partial(asyncio.to_thread, read_configuration, Path(options.topology))

@@ -32,7 +32,6 @@ from agent.decide.planned_pods import (
 )
 from agent.decide.wanted_cpus import NodePlanned
 from agent.durable import write_durably
-from agent.kubelet.watch import KubeletPods
 from agent.report.condition import Condition
 from agent.service.keeping import CopyFile
 from agent.service.own_node import node_of_token
@@ -99,7 +98,7 @@ async def serve_cpus(options: CpusOptions) -> None:
         switch = Switch(objects, node, clock=time.monotonic, now=now_text)
         binder = Binder(tree=tree, state=options.state, clock=time.monotonic)
         spoken = CpuWords(told, options.state)
-        known = Known(told, switch, reader_of(options, kubelet), spoken.gone)
+        known = Known(told, switch, make_cpu_reader(options, kubelet), spoken.gone)
         rounds = Rounds(binder, switch, known, spoken, registry)
         if options.nri is not None:
             rounds.runtime = ByRuntime(options.nri, switch, told.pods, spoken.soon)
@@ -119,15 +118,6 @@ async def serve_cpus(options: CpusOptions) -> None:
         tasks.append(rounds.run(options.state / LOCK, failures))
         tasks.start()
         await stopping.wait()
-
-
-def reader_of(options: CpusOptions, kubelet: KubeletPods) -> CpuReader:
-    """Return what reads the machine and kubelet. Raises InputError: nobody tells its policies."""
-    reader = make_cpu_reader(options, kubelet)
-    if reader is None:
-        missing = InputError("who tells the policies of kubelet's managers?", field="--topology")
-        raise with_next(missing, "leave it out, and kubelet is asked")
-    return reader
 
 
 def opened_tree(options: CpusOptions) -> Kubepods:
@@ -161,7 +151,7 @@ async def restore(options: RestoreOptions) -> tuple[list[str], list[str]]:
         async with aiohttp.ClientSession() as session:
             name, _ = node_of_token(options.token)
             kubelet = kubelet_of(options, session, name)
-            found, faults = await reader_of(options, kubelet).read()
+            found, faults = await make_cpu_reader(options, kubelet).read()
         if found is None:
             raise InputError("; ".join(one.message for one in faults))
         if (copy := CopyFile(options.state).read()) is not None:

@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 
 from agent.decide.cgroups import CgroupNow, CgroupTree, CgroupVersion, ContainerPlanned, PodPlanned
-from agent.decide.confirming import NOTHING, Confirming, Look, Said, answered, said, unanswered
+from agent.decide.confirming import Confirming, Look, Said, answered, said, unanswered
 from agent.decide.confirming_cpus import COMING_SECONDS, CpusHere, said_of_cpus
 from agent.decide.container_cpus import KubeQos
 from agent.decide.node_holdings import HeldByPod, NodeHoldings, all_holdings
@@ -27,7 +27,7 @@ from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, parse_cpuset
 from ledger.domain.log.events import PodAssigned, PodBound
 from ledger.domain.log.state import NodeState
-from scheduler.service.agents import Role
+from scheduler.service.agents import NOTHING, Role
 from scheduler.service.api.agents import read_confirmation
 from scheduler.service.ending import NodeWord, PodLife, ends
 from tests.support.agent_scene import Scene

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from agent.decide.container_cpus import KubeQos, bound_to
-from agent.decide.holders import claimed_cpus, own_cpus
-from agent.decide.pools import NodeCpus, PodCpus, Pools, pools_of
+from agent.decide.pools import NodeCpus, PodCpus, Pools, claimed_cpus, own_cpus, pools_of
 from ledger.domain.annotations.cpu import ResourceStatus
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import CpuSet, cpuset_of, parse_cpuset

@@ -30,7 +30,7 @@ from agent.decide.node_holdings import NodeHoldings, all_holdings
 from agent.decide.pools import NodeCpus, PodCpus
 from agent.decide.wanted_cpus import NodePlanned
 from agent.https import NoAnswerError
-from agent.service.wire import Verdicts, confirmation
+from agent.service.wire import Verdict, Verdicts, confirmation
 from ledger.domain.annotations.cpu import ResourceStatus
 from ledger.domain.annotations.proof import EVERY, ProvenContainer
 from ledger.domain.annotations.qos import QosClass
@@ -66,6 +66,7 @@ class Played:
         self.is_heard = True
         self.sequence = 7
         self.taken = True
+        self.holds = "noted"
         self.away = False
         self.said: list[dict[str, Any]] = []
         self.uids = ["p", OURS]
@@ -81,7 +82,8 @@ class Played:
             raise NoAnswerError("away")
         self.said.append(json.loads(confirmation(said, after + 1)))
         self.sequence += 1
-        return Verdicts(taken=self.taken)
+        here = tuple(Verdict(pod_uid=uid, result=self.holds) for uid in said.here)
+        return Verdicts(taken=self.taken, here=here)
 
 
 class Scene:
@@ -162,6 +164,21 @@ def test_who_was_called_gone_is_on_disk_and_bound_once_that_is_taken_back(scene:
     assert "p" not in scene.words.gone()
     assert scene.words.soon.is_set(), "it is bound at once, in a round of its own"
     assert not scene.words.problems()
+
+
+def test_who_is_here_and_holds_nothing_by_the_answer_is_not_bound_by_an_older_word(
+    scene: Scene,
+) -> None:
+    """Its CPUs may be another's by now; once the holdings say so too it is forgotten."""
+    scene.played.uids = [OURS]
+    scene.round(None)
+    scene.played.uids, scene.played.holds = ["p", OURS], "nothing"
+    scene.round(None)
+    assert scene.round(None) is not None
+    assert "p" in scene.words.gone()
+    scene.played.holdings = all_holdings(ORIGIN, 2, ())
+    assert scene.round(None) is not None
+    assert "p" not in scene.words.gone()
 
 
 def test_a_pod_without_its_cpus_as_it_was_called_gone_is_a_problem(scene: Scene) -> None:
