@@ -270,7 +270,8 @@ class Kubepods:
             with suppress(FileNotFoundError):
                 if self._cpu >= 0:
                     folder = self._folder_of(one, CgroupFile.QUOTA)
-                    quota, period = _number(folder, CgroupFile.QUOTA), _number(folder, _PERIOD)
+                    files = CgroupFile.QUOTA, _PERIOD
+                    quota, period = (int(_text(folder, name)) for name in files)
                     now = replace(now, quota=quota, period=period)
             return now
         quota_text, _, period_text = _text_or(here, CgroupFile.MAX, "max 100000").partition(" ")
@@ -325,10 +326,6 @@ def _text_or(folder: int, name: str, otherwise: str = "") -> str:
 
 def _list(folder: int, name: str) -> CpuSet:
     return parse_cpuset(_text_or(folder, name))
-
-
-def _number(folder: int, name: str) -> int:
-    return int(_text(folder, name))
 
 
 def version_of_kernel(release: str) -> tuple[int, int]:

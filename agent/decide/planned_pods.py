@@ -10,7 +10,7 @@ from agent.decide.believing import Believing, is_granted
 from agent.decide.cgroups import ContainerPlanned, PodPlanned, Problem
 from agent.decide.container_cpus import KubeQos
 from agent.decide.node_cpus import FoundCpus, claim_names, find_cpu_holders
-from agent.decide.node_holdings import GRANTED, CpuClaim, HeldByPod, NodeHoldings
+from agent.decide.node_holdings import GRANTED, CpuClaim, HeldByPod, HoldingKey, NodeHoldings
 from agent.decide.pools import NodeCpus, PodCpus, claimed_cpus
 from agent.decide.wanted_cpus import NodePlanned
 from ledger.domain.annotations.cpu import ResourceStatus, decode_resource_status
@@ -142,7 +142,7 @@ def believed_cpus(
 
     Nobody else gets the CPUs of one that is not believed: it stays among the holdings.
     """
-    found: dict[str, HeldByPod] = {}
+    found: dict[HoldingKey, HeldByPod] = {}
     doubted = []
     for one in known.pods():
         if not any(part.cpus for part in one.containers):
@@ -152,10 +152,8 @@ def believed_cpus(
                 believing.holding(one, known)
         except InputError as error:
             doubted.append(_doubted(one.pod_uid, error))
-        found[f"{one.pod_uid}/{one.attempt}"] = one
-    if is_heard:
-        return tuple(found.values()), tuple(doubted)
-    for pod in pods:
+        found[one.key] = one
+    for pod in () if is_heard else pods:
         uid = text_in(pod, "metadata", "uid")
         try:
             believed = believing.of_pod(
@@ -167,7 +165,7 @@ def believed_cpus(
         if believed is None or not any(part.cpus for part in believed.proof.containers):
             continue
         proof = believed.proof
-        found[f"{uid}/{proof.attempt}"] = HeldByPod(
+        found[uid, proof.attempt] = HeldByPod(
             pod_uid=uid,
             namespace=text_in(pod, "metadata", "namespace"),
             pod_name=text_in(pod, "metadata", "name"),

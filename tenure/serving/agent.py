@@ -119,7 +119,7 @@ async def serve_agent(options: AgentOptions) -> None:
                 own_pod=("", "") if told is None else told.own_pod,
             )
             if options.topology:
-                node = replace(node, cpus=make_cpu_reader(options, kubelet))
+                node = replace(node, cpus=make_cpu_reader(options, kubelet, options.kubelet_root))
             if isinstance(served, GpuShare | ShareSlots):
                 node = replace(node, heard=served.saw)
                 _mark(objects, options.node, served, registry, tasks)

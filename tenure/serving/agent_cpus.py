@@ -27,8 +27,10 @@ from tenure.serving.agent_options import AgentOptions
 from tenure.serving.cpus_options import CpusOptions
 
 
-def make_cpu_reader(options: AgentOptions | CpusOptions, kubelet: KubeletPods) -> CpuReader:
-    """Return what reads the CPUs."""
+def make_cpu_reader(
+    options: AgentOptions | CpusOptions, kubelet: KubeletPods, root: Path | None = None
+) -> CpuReader:
+    """Return what reads the CPUs; `root` as CpuReader has it."""
     managers = partial(ask_managers, kubelet.caller)
     if options.topology != "configz":
         managers = partial(asyncio.to_thread, read_configuration, Path(options.topology))
@@ -37,7 +39,7 @@ def make_cpu_reader(options: AgentOptions | CpusOptions, kubelet: KubeletPods) -
         managers=managers,
         pods=kubelet,
         resources=PodResources(options.pod_resources),
-        root=options.kubelet_root,
+        root=root,
     )
 
 

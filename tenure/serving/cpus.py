@@ -232,7 +232,7 @@ class Known:
         """Return the machine and kubelet's record, read again if kubelet may have given CPUs."""
         now, found = time.monotonic(), self._found
         is_static = found is not None and found.managers.cpu.is_static
-        seen = (self._reader.version(), self.told.pods.pods if is_static else None)
+        seen = self.told.pods.pods if is_static else None
         if found is not None and seen == self._seen and now - self._read_at < ROUND_SECONDS:
             return found
         new, faults = await self._reader.read()

@@ -24,10 +24,6 @@ class CpusOptions(NodeOptions):
     kubepods_cpu: Annotated[
         Path | None, Option("With --kubepods, of v1: the same cgroup in the hierarchy of cpu.")
     ] = None
-    kubelet_root: Annotated[
-        Path | None,
-        Option("Kubelet's own folder, with its record of CPUs. Default: --pod-resources tells."),
-    ] = None
     topology: Annotated[
         str,
         Option(

@@ -26,13 +26,12 @@ from tests.support.cgroup_trees import id_of, uid_of
 from tests.support.forked import Forked
 from tests.support.kube.control_plane import free_port
 from tests.support.proofs import KEY, held, word
+from tests.support.sockets import serving
 from tests.support.told_agents import Listener, listening, token_of
 
 Json = dict[str, Any]
 SECONDS: Final = 60.0
 NODE: Final = "/api/v1/nodes/a"
-NOBODY: Final = '{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'
-"""As kubelet writes it."""
 CONFIGURATION: Final = {"kubeletconfig": {"cpuManagerPolicy": "none"}}
 
 
@@ -124,11 +123,10 @@ class CpusWorld:
 
     def __init__(self, folder: Path, port: int, kubepods: Path, cpu: Path | None) -> None:
         self.folder, self.port, self.probes = folder, port, free_port()
-        for name in ("state", "keys", "kubelet"):
+        for name in ("state", "keys"):
             (folder / name).mkdir()
         for name, text in published([KEY.public]).items():
             (folder / "keys" / name).write_text(text)
-        (folder / "kubelet" / "cpu_manager_state").write_text(NOBODY)
         token_of(folder, "a")
         url = f"https://127.0.0.1:{port}"
         cluster = {"server": url, "certificate-authority": str(folder / "ca.crt")}
@@ -149,7 +147,7 @@ class CpusWorld:
             "state": folder / "state",
             "kubeconfig": folder / "kubeconfig",
             "kubepods": kubepods,
-            "kubelet-root": folder / "kubelet",
+            "pod-resources": folder / "kubelet.sock",
             **({"kubepods-cpu": cpu} if cpu else {}),
         }
         self.process: Forked | None = None
@@ -235,8 +233,9 @@ class CpusWorld:
 
 @contextmanager
 def cpus_world(folder: Path, kubepods: Path, cpu: Path | None) -> Iterator[CpusWorld]:
-    """Listen, and make a node until the block ends."""
-    with listening(folder, Cluster) as port:
+    """Listen, and make a node until the block ends; kubelet gave nobody CPUs."""
+    gave = serving(folder / "kubelet.sock", "v1.PodResourcesLister", {"List": lambda _, __: b""})
+    with listening(folder, Cluster) as port, gave:
         world = CpusWorld(folder, port, kubepods, cpu)
         try:
             yield world

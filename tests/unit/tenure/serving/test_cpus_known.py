@@ -34,9 +34,6 @@ class Node:
         self.pods: list[Mapping[str, Any]] = [pod(1, qos="LSR", cpus="2-3", milli=2000)]
         self.link, self.believing = self, believing()
 
-    def version(self) -> None:
-        """Return nothing: kubelet's record is not watched."""
-
     async def read(self) -> tuple[FoundCpus, tuple[()]]:
         """Return the machine."""
         machine = MachineCpus(topology=MACHINE_Y, numa=())
