@@ -238,6 +238,10 @@ class Nri:
         self._snapshot = snapshot
         self._published.set()
 
+    def withdraw(self) -> None:
+        """Bind nobody from now on."""
+        self._snapshot = Snapshot()
+
     async def run(self) -> None:
         """Answer the runtime until the task is cancelled."""
         await self._published.wait()

@@ -18,11 +18,13 @@ import aiohttp
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent.cpus.binder import MARK, NOT_BOUND, Binder, Round
+from agent.cpus.nri import Nri, snapshot_of
+from agent.cpus.nri_messages import Call, Happening
 from agent.cpus.suppression import SAMPLE_SECONDS, Suppression
 from agent.cpus.switch import Switch
 from agent.cpus.tree import Kubepods, version_of_kernel
-from agent.decide.cgroup_plan import plan_removal
-from agent.decide.cgroups import Problem
+from agent.decide.cgroup_plan import plan_removal, with_strays
+from agent.decide.cgroups import CgroupVersion, Problem
 from agent.decide.node_cpus import FoundCpus
 from agent.decide.planned_pods import (
     Memo,
@@ -30,7 +32,7 @@ from agent.decide.planned_pods import (
     by_their_own_words,
     node_planned,
 )
-from agent.decide.wanted_cpus import NodePlanned
+from agent.decide.wanted_cpus import NodePlanned, wanted_of
 from agent.durable import write_durably
 from agent.report.condition import Condition
 from agent.service.keeping import CopyFile
@@ -49,7 +51,6 @@ from tenure.serving.agent_reporting import now_text
 from tenure.serving.agent_words import Told, expect_https, kubelet_of, words_of
 from tenure.serving.background import every, tasks_of_process, told_to_stop
 from tenure.serving.connections import Connections
-from tenure.serving.cpus_by_runtime import ByRuntime
 from tenure.serving.cpus_options import CpusOptions, RestoreOptions
 from tenure.serving.cpus_words import CpuWords
 from tenure.serving.listening import announced
@@ -69,6 +70,11 @@ FAILING_SECONDS: Final = 60.0
 """Rounds that fail for so long close the Node: kubelet may just be starting again."""
 _TOPS: Final = ("kubepods.slice", "kubepods")
 _LINES_MAX: Final = 20
+_MOVES: Final = {
+    Happening.RUN_POD_SANDBOX,
+    Happening.STOP_POD_SANDBOX,
+    Happening.REMOVE_CONTAINER,
+}
 
 _log: Final = logging.getLogger("tenure.cpus")
 
@@ -101,8 +107,8 @@ async def serve_cpus(options: CpusOptions) -> None:
         known = Known(told, switch, make_cpu_reader(options, kubelet), spoken.gone)
         rounds = Rounds(binder, switch, known, spoken, registry)
         if options.nri is not None:
-            rounds.runtime = ByRuntime(options.nri, switch, told.pods, spoken.soon)
-            tasks.append(rounds.runtime.nri.run())
+            rounds.nri = Nri(options.nri, rounds.hear)
+            tasks.append(rounds.nri.run())
         if percent := options.best_effort_threshold:
             stat = options.host / "proc/stat"
             rounds.suppression = Suppression(tree, stat, percent, time.monotonic)
@@ -249,7 +255,7 @@ class Rounds:
     The rounds of a node: what is known is planned for, written where it may be, and told.
 
     Attributes:
-        runtime: binds containers as they are made; None = nobody does.
+        nri: by it the runtime binds containers as they are made; None = it does not.
         suppression: what best effort Pods have by the load; None = all of their pool.
     """
 
@@ -262,7 +268,7 @@ class Rounds:
         registry: CollectorRegistry,
     ) -> None:
         self.last: Round | None = None
-        self.runtime: ByRuntime | None = None
+        self.nri: Nri | None = None
         self.suppression: Suppression | None = None
         self._binder, self._switch, self._known = binder, switch, known
         self._spoken, self._soon = spoken, spoken.soon
@@ -324,8 +330,8 @@ class Rounds:
         await asyncio.sleep(SETTLE_SECONDS)
         try:
             if (allowed := self._switch.allowed) is False and self._binder.is_marked:
-                if self.runtime:
-                    self.runtime.withdraw()
+                if self.nri:
+                    self.nri.withdraw()
                 await self._switch.say(None, binds=False)  # nobody is sent here any more
             node, now = await self._known.node(), time.monotonic()
             if self.suppression:
@@ -341,7 +347,9 @@ class Rounds:
         self._note(made)
 
     def _note(self, made: Round) -> None:
-        beside = [*self._spoken.problems(), *(self.runtime.problems() if self.runtime else ())]
+        beside = [*self._spoken.problems()]
+        if self.nri and self._switch.allowed and self.nri.state.words:
+            beside.append(self.nri.state)
         made = replace(made, problems=(*made.problems, *beside))
         done, refused = made.applied.done, made.applied.refused
         self._problem = "; ".join(f"{one.about}: {one.reason}" for one in refused)
@@ -359,8 +367,19 @@ class Rounds:
         self.last = made
         self._ask_for_new(made)
         self._spoken.take(made)
-        if self.runtime:
-            self.runtime.publish(made)
+        if self.nri and self._switch.allowed:
+            node, v1 = made.node, made.tree.version is CgroupVersion.V1
+            binds = node.cpus.kubelet_static or not node.binds_memory
+            wanted = wanted_of(with_strays(made.tree.cgroups, node))
+            self.nri.publish(snapshot_of(wanted, kubelet_binds=binds, v1=v1))
+        elif self.nri:
+            self.nri.withdraw()
+
+    def hear(self, call: Call | None) -> None:
+        """Have a Pod that starts planned for, if it can be before its containers are made."""
+        if call is None or call.happening in _MOVES:
+            self._known.told.pods.somebody_came()
+            self._soon.set()
 
     def _ask_for_new(self, made: Round) -> None:
         """Have kubelet asked for containers that it has not told of, for a while."""

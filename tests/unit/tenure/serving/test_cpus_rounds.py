@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
-from agent.cpus.nri import Snapshot
 from tenure.serving.cpus import Rounds
-from tenure.serving.cpus_by_runtime import ByRuntime
 
 
 class EndedError(Exception):
     """The round has come as far as the test looks."""
 
 
-def test_nobody_is_bound_any_more_before_all_is_given_back(tmp_path: Path) -> None:
+def test_nobody_is_bound_any_more_before_all_is_given_back() -> None:
     """A container that the runtime makes during the round would keep its CPUs."""
     acts: list[object] = []
 
@@ -46,16 +43,14 @@ def test_nobody_is_bound_any_more_before_all_is_given_back(tmp_path: Path) -> No
         spoken = SimpleNamespace(soon=(soon := asyncio.Event()))
         given = _any(binder), _any(switch), _any(known), _any(spoken)
         rounds = Rounds(*given, CollectorRegistry())
-        rounds.runtime = runtime = ByRuntime(tmp_path / "n.sock", _any(switch), _any(pods), soon)
-        _any(runtime.nri).publish = acts.append
-        soon.set()
-        for expected in ([False, "given back"], [Snapshot(), False, "given back"]):
+        plugin = SimpleNamespace(withdraw=lambda: acts.append("withdrawn"))
+        for expected in ([False, "given back"], ["withdrawn", False, "given back"]):
             acts.clear()
             soon.set()
             with suppress(EndedError):
                 await rounds._round()
             assert acts == expected
-            runtime._publishes = True
+            rounds.nri = _any(plugin)
 
     asyncio.run(test())
 
