@@ -164,9 +164,7 @@ class Answering:
         before = self._tries.pop(_key(call), None)
         gets = before is None or not before.bound
         self._tries[_key(call)] = _Try(
-            bound=gets,
-            sets=sets,
-            refused=before is not None and before.bound and not before.made,
+            bound=gets, sets=sets, refused=before is not None and before.bound and not before.made
         )
         return bound if gets else None
 
@@ -308,11 +306,8 @@ class Nri:
             self._stand(_state(Standing.ON))
         elif call is not None:
             if bound is not None:
-                said = {
-                    "pod_uid": call.pod_uid,
-                    "container": call.container,
-                    "cpus": str(bound.cpus),
-                }
+                said = {"pod_uid": call.pod_uid, "container": call.container}
+                said |= {"cpus": str(bound.cpus)}
                 self._tell(partial(_log.info, call.happening.name, extra=said))
             self._tell(partial(self._act, call))
         return True

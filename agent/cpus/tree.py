@@ -3,14 +3,16 @@ The kubepods tree of this machine, read and written by descriptors of its own fo
 
 No path is joined: each cgroup is opened by its name in the one above, and a link is no cgroup. So
 nothing outside of the tree is reached, whatever its names are. What did not change since the last
-look is not read again (`agent.cpus.changes`).
+look is not read again: the kernel tells that (inotify).
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from agent.cpus.changes import Changes
 from agent.decide.cgroups import NO_QUOTA, CgroupFile, CgroupNow, CgroupTree, CgroupVersion
 from ledger.domain.cpuset import EMPTY, CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
@@ -42,6 +43,11 @@ _CONTAINER: Final = re.compile(r"(?:(?:cri-containerd|crio|docker)-)?([0-9a-f]{6
 """Of either driver. `crio-conmon-ID.scope` is of its Pod, and no container's."""
 _CLASS: Final = re.compile(r"(?:[a-z0-9-]+-)?(?:burstable|besteffort)(?:\.slice)?")
 _GONE: Final = (errno.ENOENT, errno.ENODEV)
+_MASK: Final = 0x2 | 0x100 | 0x200 | 0x01000000
+"""A file was written; something was made in it, or taken away; only folders."""
+_OVERFLOW: Final = 0x4000
+_HEAD: Final = struct.Struct("iIII")
+_EVENTS_BYTES: Final = 65_536
 
 
 class GoneError(Exception):
@@ -65,6 +71,53 @@ class _Cgroup:
         yield self
         for one in self.below.values():
             yield from one.all()
+
+
+class Changes:
+    """
+    The folders that changed since the last time.
+
+    Attributes:
+        handle: can be read once one has.
+    """
+
+    def __init__(self) -> None:
+        """Begin. Raises OSError: this user watches too much already."""
+        self._kernel = ctypes.CDLL(None, use_errno=True)
+        self.handle: Final[int] = self._called(
+            self._kernel.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        )
+
+    def add(self, folder: int) -> int:
+        """Watch an open folder, and return its number. Raises OSError."""
+        path = f"/proc/self/fd/{folder}".encode()
+        return self._called(self._kernel.inotify_add_watch(self.handle, path, _MASK))
+
+    def read(self) -> set[int] | None:
+        """Return the numbers of folders that changed; None = too many did to tell them."""
+        found: set[int] = set()
+        lost = False
+        while True:
+            try:
+                events = os.read(self.handle, _EVENTS_BYTES)
+            except BlockingIOError:
+                return None if lost else found
+            at = 0
+            while at < len(events):
+                number, mask, _, length = _HEAD.unpack_from(events, at)
+                lost = lost or bool(mask & _OVERFLOW)
+                found.add(number)
+                at += _HEAD.size + length
+
+    def close(self) -> None:
+        """Watch nothing more."""
+        os.close(self.handle)
+
+    def _called(self, result: int) -> int:
+        if result < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return result
 
 
 class Kubepods:

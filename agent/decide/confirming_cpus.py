@@ -13,15 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.decide.cgroups import CgroupNow, CgroupTree, PodPlanned
-from agent.decide.confirming import (
-    AGAIN_SECONDS,
-    PODS_MAX,
-    Confirming,
-    GivenNow,
-    Look,
-    Said,
-    said,
-)
+from agent.decide.confirming import AGAIN_SECONDS, PODS_MAX, Confirming, GivenNow, Look, Said, said
 from agent.decide.container_cpus import is_best_effort
 from agent.decide.node_holdings import GRANTED, LOST, HeldByPod, NodeHoldings
 from agent.decide.pools import PodCpus

@@ -131,11 +131,7 @@ def by_their_own_words(node: NodePlanned) -> NodePlanned:
 
 
 def believed_cpus(
-    believing: Believing,
-    known: NodeHoldings,
-    pods: Sequence[Object],
-    *,
-    is_heard: bool,
+    believing: Believing, known: NodeHoldings, pods: Sequence[Object], *, is_heard: bool
 ) -> tuple[tuple[HeldByPod, ...], tuple[Problem, ...]]:
     """
     Return the holdings with CPUs that count, by whosever word, and those that are not believed.

@@ -575,24 +575,19 @@ def _differ(said: Sequence[ProvenContainer], wanted: Sequence[ProvenContainer]) 
 
 def _cpus_otherwise(said: Sequence[BoundContainer], own: CpuSet) -> dict[str, Otherwise]:
     """Return how the CPUs of containers are not their Pod's own, by kind of drift."""
-    found: dict[str, list[BoundContainer]] = {CPUS_DIFFER: [], CPUS_NARROWED: []}
-    for one in said:
-        if one.cpus and one.cpus != own:
-            is_narrowed = one.written == own and one.cpus <= own
-            found[CPUS_NARROWED if is_narrowed else CPUS_DIFFER].append(one)
-    return {kind: _in_words(some, own) for kind, some in found.items()}
+    found = [one for one in said if one.cpus and one.cpus != own]
+    narrowed = [one for one in found if one.written == own and one.cpus <= own]
+    others = [one for one in found if one not in narrowed]
+    return {CPUS_DIFFER: _in_words(others, own), CPUS_NARROWED: _in_words(narrowed, own)}
 
 
 def _in_words(containers: Sequence[BoundContainer], own: CpuSet) -> Otherwise:
     if not containers:
         return AS_RESERVED
-    each = (f"{one.cpus} in {_place(one.index)}" for one in containers)
+    new = "a container that its spec does not list"
+    each = (f"{one.cpus} in {f'container {one.index}' if one.index else new}" for one in containers)
     words = f"its own CPUs are {own}, by the kernel it has {', '.join(each)}"
     return Otherwise(words=words, cpus=union(one.cpus for one in containers))
-
-
-def _place(index: str) -> str:
-    return f"container {index}" if index else "a container that its spec does not list"
 
 
 def _devices(containers: Sequence[ProvenContainer]) -> object:

@@ -26,12 +26,7 @@ from agent.cpus.tree import Kubepods, version_of_kernel
 from agent.decide.cgroup_plan import plan_removal, with_strays
 from agent.decide.cgroups import CgroupVersion, Problem
 from agent.decide.node_cpus import FoundCpus
-from agent.decide.planned_pods import (
-    Memo,
-    believed_cpus,
-    by_their_own_words,
-    node_planned,
-)
+from agent.decide.planned_pods import Memo, believed_cpus, by_their_own_words, node_planned
 from agent.decide.wanted_cpus import NodePlanned, wanted_of
 from agent.durable import write_durably
 from agent.report.condition import Condition
@@ -70,11 +65,7 @@ FAILING_SECONDS: Final = 60.0
 """Rounds that fail for so long close the Node: kubelet may just be starting again."""
 _TOPS: Final = ("kubepods.slice", "kubepods")
 _LINES_MAX: Final = 20
-_MOVES: Final = {
-    Happening.RUN_POD_SANDBOX,
-    Happening.STOP_POD_SANDBOX,
-    Happening.REMOVE_CONTAINER,
-}
+_MOVES: Final = {Happening.RUN_POD_SANDBOX, Happening.STOP_POD_SANDBOX, Happening.REMOVE_CONTAINER}
 
 _log: Final = logging.getLogger("tenure.cpus")
 

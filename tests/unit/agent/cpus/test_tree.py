@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from agent.cpus import tree
-from agent.cpus.changes import Changes
-from agent.cpus.tree import GoneError, Kubepods, version_of_kernel
+from agent.cpus.tree import Changes, GoneError, Kubepods, version_of_kernel
 from agent.decide.cgroups import CgroupFile, CgroupNow, CgroupVersion
 from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.errors import InputError
