@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ledger.domain.devices import DeviceRecord
 from ledger.domain.errors import InputError
-from ledger.domain.kube.alike_nodes import NodeReader
 from ledger.domain.kube.node_objects import KubeletReports, decode_node, decode_witnesses
 from ledger.domain.kube.object_fields import section
 from ledger.domain.nodes import NodeFacts
@@ -64,35 +62,6 @@ def read_node(
         if about.topology is not None and not _fails(lambda: decoded(device=True, topology=False)):
             culprit = about.topology
         raise culprit.blame(error) from None
-
-
-def read_alike(
-    about: NodeDocuments,
-    reader: NodeReader,
-    settings: SchedulingSettings,
-    known_pods: frozenset[str],
-    recorded: tuple[DeviceRecord, ...] = (),
-) -> NodeFacts:
-    """
-    Return a node as `read_node` does, by a reader that has read others of its kind.
-
-    Args:
-        recorded: see `NodeReader.read`.
-
-    Raises:
-        InputError: as `read_node`.
-    """
-    try:
-        return reader.read(
-            about.node.body,
-            None if about.device is None else about.device.body,
-            None if about.topology is None else about.topology.body,
-            None if about.unhealthy is None else _unhealthy_text(about.unhealthy),
-            known_pods,
-            recorded=recorded,
-        )
-    except InputError:
-        return read_node(about, settings, known_pods)[0]  # it says which object is wrong
 
 
 def _fails(decode: Callable[[], object]) -> bool:

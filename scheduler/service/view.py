@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Final
 
 from msgspec import structs
@@ -22,7 +22,6 @@ from ledger.domain.annotations.device_hints import LabelSelector, read_selector
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.dra.cpus import CPU
 from ledger.domain.errors import InputError
-from ledger.domain.kube.alike_nodes import NodeReader
 from ledger.domain.kube.shared_templates import kind_of_cards
 from ledger.domain.log import drift
 from ledger.domain.log.events import (
@@ -38,7 +37,7 @@ from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.card_names import followed
 from ledger.domain.request.requests import PodRequest
-from scheduler.cluster.one_node import read_alike
+from scheduler.cluster.one_node import read_node
 from scheduler.cluster.rebuilt import as_observed, held_by, opening_of
 from scheduler.decide.engine import Engine
 from scheduler.decide.extender import AskedNodes, NodeDirectory
@@ -129,7 +128,6 @@ class ClusterView:
         self._held: dict[str, dict[str, Holding]] = {}  # UID -> holdings in the engine, by key
         self._expected: dict[tuple[str, str], Opened] = {}  # by UID of the node and key
         self._judged: dict[str, Judged] = {}  # by Pod UID
-        self._node_reader = NodeReader(settings.vocabulary, settings.cpu.max_ref_count)
         wakeups.pod_holders_changed.subscribe(self._open_or_close)
         wakeups.pools_changed.subscribe(self.modes_changed)
 
@@ -260,14 +258,11 @@ class ClusterView:
         if documents is None:
             return None
         uid = documents.node.uid
-        known, there_already = self._with_cpus(name, uid), self._devices_of(uid)
-        facts = read_alike(documents, self._node_reader, self.settings, known, there_already)
-        devices = self.modes.slices.records(name, facts.devices, self._devices_of(facts.uid))
-        systems = followed(facts.systems, self.device_names)
-        if systems == facts.systems and len(devices) == len(facts.devices):
-            is_own = all(map(is_, devices, facts.devices))
-            return facts if is_own else replace(facts, devices=devices)
-        return replace(facts, devices=devices, systems=systems)
+        facts, _ = read_node(documents, self.settings, self._with_cpus(name, uid))
+        recorded = self._devices_of(facts.uid)
+        devices = self.modes.slices.records(name, facts.devices, recorded)
+        shared = recorded if devices == recorded else devices  # in memory once
+        return replace(facts, devices=shared, systems=followed(facts.systems, self.device_names))
 
     def _with_cpus(self, name: str, uid: str) -> frozenset[str]:
         """Return the Pods there whose CPUs the ledger has or will have; others' are kept back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import combinations
 from typing import Final
 
@@ -44,13 +45,22 @@ def derive_links(
     rings = _rings(partitions or {}, places)
     if not rings and not any(map(_is_known, places.values())):
         return None
-    size = max(places, default=-1) + 1
-    if size > MINOR_MAX + 1:
+    if max(places) > MINOR_MAX:
         return None
+    return _matrix(tuple(sorted(places.items())), frozenset(rings.items()))
+
+
+@lru_cache(maxsize=256)
+def _matrix(
+    places: tuple[tuple[int, DeviceTopology | None], ...],
+    rings: frozenset[tuple[tuple[int, int], float]],
+) -> LinkMatrix:
+    """Return the matrix of one kind of machine: a large cluster has few, so each is once."""
+    speeds = dict(rings)
+    size = places[-1][0] + 1
     rows = [[0.0] * size for _ in range(size)]
-    for a, b in combinations(sorted(places), 2):
-        speed = max(_shared(places[a], places[b]), rings.get((a, b), 0.0))
-        rows[a][b] = rows[b][a] = speed
+    for (a, at), (b, other) in combinations(places, 2):
+        rows[a][b] = rows[b][a] = max(_shared(at, other), speeds.get((a, b), 0.0))
     return LinkMatrix(rows=tuple(map(tuple, rows)))
 
 

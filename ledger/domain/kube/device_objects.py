@@ -295,10 +295,10 @@ def _like(
         found = _of_kind(text, model, tuple(object_labels.items()), vocabulary)
     except (InputError, TypeError, ValueError, OverflowError, RecursionError):
         return None  # what is wrong with it is said of the device itself
-    return with_id(found, device_id, vocabulary)
+    return _with_id(found, device_id, vocabulary)
 
 
-def with_id(device: DeviceRecord, device_id: str, vocabulary: Vocabulary) -> DeviceRecord:
+def _with_id(device: DeviceRecord, device_id: str, vocabulary: Vocabulary) -> DeviceRecord:
     """Return another device that says the same but for its id."""
     return DeviceRecord(
         device_type=device.device_type,

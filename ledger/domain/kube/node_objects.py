@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, TypeVar
@@ -231,7 +231,7 @@ def decode_node(
         *(word for one in READERS for word in one.node_warnings(labels, quantities or {}, known)),
         *(_uncounted(quantities or {}) if device is None else ()),
     ]
-    facts = replace(_with_cpus(facts, topology, own), faults=tuple(warnings))
+    facts = _completed(facts, topology, own, warnings)
     return facts, [f"node {name}: {warning}" for warning in warnings]
 
 
@@ -383,12 +383,13 @@ def _with_witnesses(
     for reader in READERS:
         closed, said = reader.beside_device(annotations, devices)
         warnings += said
-        devices = tuple(
-            replace(record, healthy=False)
-            if record.device_type == TYPE_GPU and record.device_id in closed
-            else record
-            for record in devices
-        )
+        if closed:
+            devices = tuple(
+                replace(record, healthy=False)
+                if record.device_type == TYPE_GPU and record.device_id in closed
+                else record
+                for record in devices
+            )
     return devices, warnings
 
 
@@ -439,9 +440,13 @@ def _with_readiness(taints: tuple[Taint, ...], status: Mapping[str, object]) -> 
     return taints
 
 
-def _with_cpus(
-    facts: NodeFacts, topology: NodeTopology, annotations: Mapping[str, str]
+def _completed(
+    facts: NodeFacts,
+    topology: NodeTopology,
+    annotations: Mapping[str, str],
+    warnings: Iterable[str],
 ) -> NodeFacts:
+    """Return a node with its CPUs and what is wrong with it."""
     reserve = read_node_reserve(annotations, topology.cpus)
     full_pcpus_only = topology.kubelet.full_pcpus_only
     return replace(
@@ -455,6 +460,7 @@ def _with_cpus(
         kubelet=topology.kubelet_rejects,
         numa_zones=topology.zones,
         cpu_amplification=_cpu_amplification(annotations),
+        faults=tuple(warnings),
     )
 
 
