@@ -25,16 +25,9 @@ from ledger.domain.annotations.wire import TRUE
 from ledger.domain.request.card_names import stands_for_cards
 from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import (
-    ANNOTATION_DEVICE_ALLOCATED,
-    ANNOTATION_GPU_TOPOLOGY,
     ANNOTATION_RESOURCE_STATUS,
-    ANNOTATION_TENURE_ALLOCATED_PREFIX,
     ANNOTATION_TENURE_PROOF,
     ANNOTATION_TENURE_RELEASED_AT,
-    ANNOTATION_TENURE_VISIBLE_PREFIX,
-    GPU_CORE,
-    GPU_MEMORY,
-    GPU_MEMORY_RATIO,
     LABEL_QOS_CLASS,
     LABEL_TENURE_HOLDING,
     LABEL_TENURE_PREEMPT,
@@ -60,26 +53,6 @@ _UNREAD: Final = frozenset(
     {"kubectl.kubernetes.io/last-applied-configuration", ANNOTATION_TENURE_RELEASED_AT}
 )
 """A copy of the object that kubectl leaves in it, and what we write for kube-scheduler."""
-
-
-_AMOUNTS: Final = ",".join(f'"{name}":"100"' for name in (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO))
-_CARD: Final = f'{{"id":"GPU-","minor":1,"resources":{{{_AMOUNTS}}}}}'
-_ANNOTATIONS: Final = msgspec.json.encode(
-    {
-        ANNOTATION_DEVICE_ALLOCATED: f'{{"gpu":[{_CARD}]}}',
-        f"{ANNOTATION_TENURE_ALLOCATED_PREFIX}0": "GPU-",
-        f"{ANNOTATION_TENURE_VISIBLE_PREFIX}0": "GPU-",
-        ANNOTATION_GPU_TOPOLOGY: '{"allocatedGPUs":{"0":["1"]},"visibleGPUs":["1"]}',
-    }
-)
-"""What annotations of a Pod with a card have in common, to pack them by."""
-_PROOF: Final = (
-    b'{"key":"proof+","proof":{"attempt":1,"cluster":"ledger/","containers":[{"cpus":"","devices":'
-    b'[{"core_percent":100,"device_id":"GPU-","device_type":"gpu","memory_bytes":,"minor":0,'
-    b'"vf_bus_ids":[]}],"index":"0"}],"epoch":1,"format":1,"incarnation":"first","machine":["",""],'
-    b'"node_uid":"","pod_uid":"","position":},"signature":"'
-)
-"""Likewise, proofs."""
 
 
 class NodeBook:
@@ -142,10 +115,10 @@ class NodeBook:
 
 
 class Packer:
-    """Packs texts as differences from `words`; if that is empty, from the first text."""
+    """Packs texts as differences from the first one."""
 
-    def __init__(self, words: bytes = b"") -> None:
-        self._packing = _packing(words) if words else None
+    def __init__(self) -> None:
+        self._packing: tuple[ZstdCompressor, ZstdDecompressor] | None = None
         self._one_by_one = Lock()  # threads of the ledger's pack too
 
     def packed(self, text: bytes) -> bytes:
@@ -176,14 +149,15 @@ class PackedTexts(Mapping[str, str]):
     """Texts by name that are read seldom, packed."""
 
     __slots__ = ("_packed",)
-    _packer = Packer(_ANNOTATIONS)
+    _packer = Packer()
 
     def __init__(self, texts: Mapping[str, str]) -> None:
-        self._packed = self._packer.packed(msgspec.json.encode(texts))
+        self._packed = self._packer.packed(msgspec.json.encode(texts)) if texts else b""
 
     def unpacked(self) -> dict[str, str]:
         """Return them as they were."""
-        texts: dict[str, str] = msgspec.json.decode(self._packer.text(self._packed))
+        text = self._packer.text(self._packed) if self._packed else b"{}"
+        texts: dict[str, str] = msgspec.json.decode(text)
         return texts
 
     def __getitem__(self, name: str) -> str:
@@ -316,7 +290,7 @@ class PodBook:
         self.seen: dict[str, PodSeen] = {}
         self.gone: dict[str, dict[str, PodSeen]] = {}
         self.proofs: dict[str, bytes] = {}
-        self._packer = Packer(_PROOF)
+        self._packer = Packer()
         self._on: dict[str, dict[str, None]] = {}
         self._pending: dict[str, bytes] = {}
 
