@@ -141,5 +141,4 @@ class Binder:
             kept = times[-REWRITES_MAX:] if value == one.value else []
             self._wrote[one.path, one.file] = (one.value, [*kept, self.clock()])
         there = {one.path for one in tree.cgroups}
-        for key in [key for key in self._wrote if key[0] not in there]:
-            del self._wrote[key]
+        self._wrote = {key: one for key, one in self._wrote.items() if key[0] in there}

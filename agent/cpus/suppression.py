@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 from agent.cpus.tree import GoneError, Kubepods
 from agent.decide.cgroup_plan import kube_qos_of
 from agent.decide.container_cpus import KubeQos
-from agent.decide.pools import joined
-from agent.decide.suppressing import left_for_best_effort, suppressed_cpus
+from agent.decide.pools import joined, left_for_best_effort, suppressed_cpus
 from agent.decide.wanted_cpus import NodePlanned, wanted_of
 from ledger.domain.cpuset import CpuSet
 

@@ -15,8 +15,7 @@ from agent.cpus.binder import Binder
 from agent.cpus.tree import Kubepods
 from agent.decide.cgroups import UnboundReason
 from agent.decide.planned_pods import planned_pods
-from agent.decide.pools import NodeCpus, PodCpus, pools_of
-from agent.decide.suppressing import suppressed_cpus
+from agent.decide.pools import NodeCpus, PodCpus, pools_of, suppressed_cpus
 from agent.decide.wanted_cpus import NodePlanned
 from agent.kubelet.managers import read_configuration
 from ledger.domain.annotations.qos import QosClass

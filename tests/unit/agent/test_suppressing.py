@@ -4,8 +4,15 @@ import random
 
 import pytest
 
-from agent.decide.pools import NodeCpus, PodCpus, Pools, joined, pools_of
-from agent.decide.suppressing import left_for_best_effort, suppressed_cpus
+from agent.decide.pools import (
+    NodeCpus,
+    PodCpus,
+    Pools,
+    joined,
+    left_for_best_effort,
+    pools_of,
+    suppressed_cpus,
+)
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of, parse_cpuset
 from tests.support.examples import seeds
