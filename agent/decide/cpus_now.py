@@ -169,7 +169,8 @@ def _cpus_now(
     for node in sorted(nodes, key=lambda node: node.name):
         own = of_node.get(node.uid, [])
         elsewhere = [holder for machine, holder in own if machine != node.machine]
-        holders = _ordered([*of_machine.get(node.machine, []), *elsewhere])
+        every = [*of_machine.get(node.machine, []), *elsewhere]
+        holders = tuple(sorted(every, key=lambda one: (one.cpus.mask & -one.cpus.mask, one.pod)))
         if node.topology is not None or holders:
             found.append(
                 CpusNow(
@@ -195,9 +196,3 @@ def _pools(node: _Node, holders: Iterable[CpuHolder]) -> Pools | None:
         reserved=node.unpooled,
     )
     return pools_of(cpus, pods)
-
-
-def _ordered(holders: Iterable[CpuHolder]) -> tuple[CpuHolder, ...]:
-    return tuple(
-        sorted(holders, key=lambda holder: (holder.cpus.mask & -holder.cpus.mask, holder.pod))
-    )
