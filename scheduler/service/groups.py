@@ -478,11 +478,13 @@ class LiveGroups:
         for event in chosen.reservations:
             self.groups.released(name, event.pod_uid)
         self.plans.refused(name, chosen)
-        life = self.groups.lives.get(name)  # None where all members went meanwhile
         for event in chosen.reservations:
             placement = self._taken.pop(event.pod_uid, None)
-            if placement is not None and life is not None and event.pod_uid in life.places:
-                self.plans.keep_again(name, placement)
+            life = self.groups.lives.get(name)  # None where all members went meanwhile
+            if placement is None or life is None or event.pod_uid not in life.places:
+                continue
+            if not self.plans.keep_again(name, placement):
+                self.plans.drop(name, NODE_REFUSES, event.pod_uid)
 
     def node_gone(self, pod_uids: Sequence[str]) -> None:
         """End plans whose places the engine gave back when their node went."""

@@ -101,25 +101,22 @@ def play(
         url = f"sqlite:///{tmp_path / 'live.db'}"
         made = tenure("ledger", "init", "--ledger", url, cwd=tmp_path)
         assert made.returncode == 0, made.stderr
-        labels = {"tenure.sh/preempt": "true"}
-        add_gpu_node(plane, NODE, gpus=2)
-        with (
-            extender(plane, url, identities, forked=True, preemption=preemption) as served,
-            plane.scheduler(asking(plane, served, identities)),
-        ):
-            scene = Scene(
-                plane=plane,
-                namespace=namespace(managed=False, **labels),
-                url=url,
-                folder=tmp_path,
-                served=served,
-            )
-            for number in range(2):
-                scene.ask(f"low-{number}", 60, LOW)
-                eventually(lambda: len(scene.bound()) > number)  # noqa: B023 - called at once
-            scene.ask("high", 70, HIGH)
-            yield scene
-            remove_pods(plane, scene.where, list(scene.pods()))
+        name = namespace(managed=False, **{"tenure.sh/preempt": "true"})
+        try:
+            add_gpu_node(plane, NODE, gpus=2)
+            with (
+                extender(plane, url, identities, forked=True, preemption=preemption) as served,
+                plane.scheduler(asking(plane, served, identities)),
+            ):
+                scene = Scene(plane=plane, namespace=name, url=url, folder=tmp_path, served=served)
+                for number in range(2):
+                    scene.ask(f"low-{number}", 60, LOW)
+                    eventually(lambda: len(scene.bound()) > number)  # noqa: B023 - called at once
+                scene.ask("high", 70, HIGH)
+                yield scene
+        finally:
+            left = plane.api().get(pods_in(name)).body["items"]
+            remove_pods(plane, pods_in(name), [one["metadata"]["name"] for one in left])
             remove_node(plane, NODE)
 
     return playing

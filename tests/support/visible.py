@@ -42,7 +42,7 @@ def _cards(
     Return the cards of a member's group on its node, as it was decided.
 
     They are what members had there, what is recorded to have been on its way, and the places of
-    the plan that nobody has taken.
+    the plan that nobody has taken; where its end was on its way, of one made anew since.
     """
     decided = len(before) if event.decided_on is None else event.decided_on
     having = _having(event.group, before[:decided])
@@ -50,10 +50,11 @@ def _cards(
     having[event.pod_uid] = event
     there = [one for one in having.values() if one.group == event.group]
     cards = {share.minor for one in there if one.node_uid == event.node_uid for share in one.shares}
-    if event.group in event.dropped:
-        return cards
-    places = _places(event.group, before, decided)
-    left = [one for one in places if one.pod_uid not in having and one.node_uid == event.node_uid]
+    made = before[decided:] if event.group in event.dropped else before
+    places = _places(event.group, made, decided)
+    # Who holds something through a node that was lost is planned again.
+    taken = {event.pod_uid, *(key.rpartition("/")[0] for key in event.beside or ())}
+    left = [one for one in places if one.pod_uid not in taken and one.node_uid == event.node_uid]
     return cards | {minor for one in left for minor in one.minors}
 
 

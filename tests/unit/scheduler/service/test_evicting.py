@@ -342,7 +342,7 @@ def test_nobody_ends_where_kube_scheduler_asks_for_such_pods_itself(minor: str) 
 def test_nobody_ends_once_kube_scheduler_has_asked_without_victims() -> None:
     """Whatever version the API server is of: its answer has the victims."""
     scene = Scene("on").fill()
-    assert preempt(scene, {"a": []})["a"]["Pods"] == [{"UID": "pod-a0"}]
+    assert preempt(scene, {"a": []})["a"]["Pods"] == [{"UID": "pod-a1"}]
     scene.live.clock.now += DUE_SECONDS + 1
     scene.ask()
 

@@ -14,7 +14,7 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_GPU_TOPOLOGY
 from ledger.store.writing.commands import Command, Outcome, Refused
 from scheduler.decide.group.groups import gpu_minors
-from scheduler.decide.group.life import NODE_GONE
+from scheduler.decide.group.life import NODE_GONE, NODE_REFUSES
 from scheduler.record.replay import Again
 from scheduler.record.so_far import InForce
 from scheduler.service.binding import BEHIND_SECONDS
@@ -467,6 +467,22 @@ def test_a_plan_ends_with_a_node_of_it_that_nobody_holds_anything_on() -> None:
     scene.tell_drops()
     [dropped] = scene.said(PlanDropped)
     assert (dropped.reason, dropped.pod_uid) == (NODE_GONE, "pod-job-1")
+    assert differences(scene, 2) == []
+
+
+def test_a_plan_ends_whose_member_was_refused_as_its_card_got_sick() -> None:
+    """The member has no place any more, and is placed alone."""
+    scene = Scene(gpus=4)
+    scene.job(2, gpus=1)
+    scene.passing("job-0")
+    scene.reserve("job-0", "a")
+    refused = scene.chosen("job-1", "a")
+    [sick] = cards(refused.reservation)
+    scene.add_node("a", 4, closed=sick)
+    scene.live.settle()
+    scene.books.refused(refused)
+    assert cards(scene.reserve("job-1", "a")) != [sick]
+    assert [each.reason for each in scene.said(PlanDropped)] == [NODE_REFUSES]
     assert differences(scene, 2) == []
 
 
