@@ -8,7 +8,7 @@ from typing import Final
 
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.shared_templates import SharedTemplate
-from ledger.domain.log.events import ClaimObserved, PodObserved, RefusalReason
+from ledger.domain.log.events import ClaimObserved, PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, PodSnapshot
 from scheduler.decide.settings import SchedulingSettings
@@ -202,7 +202,6 @@ class ClusterSnapshot:
 
     Attributes:
         requests: Pod UID -> its own request, of Pods that wait and Pods that hold.
-        refused: Pod UID -> the reasons of its newest refusal.
         untold: facts that nobody wrote down here, so that nothing was decided by them.
         knows_nodes: every node is told as deciding reads it.
         by_count: whole cards are placed by count where nobody knows which are held, as in a
@@ -213,7 +212,6 @@ class ClusterSnapshot:
     holders: tuple[Holder, ...]
     settings: SchedulingSettings
     requests: Mapping[str, PodRequest] = field(default_factory=dict)
-    refused: Mapping[str, tuple[RefusalReason, ...]] = field(default_factory=dict)
     untold: tuple[str, ...] = ()
     knows_nodes: bool = True
     by_count: bool = False

@@ -261,7 +261,6 @@ def snapshot_of_ledger(
         holders=tuple(_holders(state, told, places, known)),
         settings=with_templates(settings, objects.shared_templates if objects else None),
         requests=known,
-        refused={uid: event.reasons for uid, event in told.refusals.items()},
         untold=tuple(untold),
         knows_nodes=knows_nodes,
         by_count=source.is_simulation,

@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
-from ledger.domain.log.events import RefusalReason
 from ledger.domain.request.requests import PlacementRules, PodRequest, group_name
 from scheduler.cluster.model import ClusterSnapshot
 from scheduler.cluster.settings import simulated
-from scheduler.decide.dialects.registry import CHOOSERS
 from scheduler.decide.outcome import Unplaced
-from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.possible import opened_up
 from scheduler.whatif.nearest import GroupNearest, Nearest, nearest, nearest_of_group
-from scheduler.whatif.obstacles import NUMA_STARTS, Obstacle, find_reasons
+from scheduler.whatif.obstacles import Obstacle, find_reasons
 from scheduler.whatif.preemption import Fragmentation, fragmentation
 from scheduler.whatif.what_if import WhatIf, what_if_of
-
-_OF_DIALECTS: Final = frozenset(text for each in CHOOSERS for text in each.abouts)
-_UNRECORDED: Final = _OF_DIALECTS | frozenset(
-    reason.text
-    for reason in (
-        reasons.UNSCHEDULABLE,
-        reasons.TOO_MANY_PODS,
-        reasons.DIALECT_NOT_SERVED,
-        reasons.NO_PARTITION_TABLE,
-        reasons.PARTITION_COUNT,
-        reasons.NO_FREE_PARTITION,
-        reasons.NO_TOPOLOGY_TREE,
-        reasons.NOT_WHOLE_CORES,
-        reasons.BIND_POLICY_CONFLICT,
-    )
-)
-_UNRECORDED_STARTS: Final = (reasons.TAINTED, *NUMA_STARTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +26,11 @@ class Prospects:
         findings: why it has none, node by node; a node is an index into `names`.
         hopeless: nodes that would not take it if nobody were on them, nothing closed them and it
             could go anywhere.
-        nearest: None where nothing was decided: its request is not known, or its newest refusal is
-            about facts that nobody wrote down, so that the answer would be of another cluster.
+        nearest: None where nothing was decided: its request is not known, or nobody wrote down what
+            deciding reads of the nodes, so that the answer would be of another cluster.
         fragmentation: None where no node has enough in all, in pieces that are too small.
         untold: facts that nobody wrote down where we looked.
         is_known: its request is.
-        unseen: reasons of its newest refusal that are about such facts.
         member_of: its group, from which it is looked at alone; empty without one.
         group: of a member of a group whose members are known: how far they get together.
     """
@@ -67,22 +44,16 @@ class Prospects:
     hopeless: frozenset[int] = frozenset()
     nearest: Nearest | None = None
     fragmentation: Fragmentation | None = None
-    unseen: tuple[str, ...] = ()
     member_of: str = ""
     group: GroupNearest | None = None
 
 
-def prospects_of(
-    pod_uid: str, cluster: ClusterSnapshot, refused: Sequence[RefusalReason] = ()
-) -> Prospects:
+def prospects_of(pod_uid: str, cluster: ClusterSnapshot) -> Prospects:
     """Return what would make the Pod fit; for a member of a group, as if it came alone."""
     names = tuple(node.name for node in cluster.nodes)
     request = cluster.requests.get(pod_uid)
-    unseen = unseen_of(cluster, refused)
-    if request is None or is_blind(cluster, refused):
-        return Prospects(
-            names=names, untold=cluster.untold, is_known=request is not None, unseen=unseen
-        )
+    if request is None or not cluster.knows_nodes:
+        return Prospects(names=names, untold=cluster.untold, is_known=request is not None)
     what_if = what_if_of(cluster, pod_uid)
     answer = what_if.decide(request)
     name = group_name(request)
@@ -98,7 +69,6 @@ def prospects_of(
         hopeless=frozenset() if refusal is None else _hopeless(request, what_if),
         nearest=nearest(request, what_if),
         fragmentation=None if refusal is None else fragmentation(refusal, what_if),
-        unseen=unseen,
         member_of=name,
         group=nearest_of_group(members, what_if) if len(members) > 1 else None,
     )
@@ -114,21 +84,6 @@ def _hopeless(request: PodRequest, what_if: WhatIf) -> frozenset[int]:
     empty = WhatIf(nodes, (), anybody, by_count=what_if.by_count)
     able = empty.candidates(replace(request, placement=PlacementRules()))
     return frozenset(range(len(nodes))).difference(able)
-
-
-def unseen_of(cluster: ClusterSnapshot, refused: Sequence[RefusalReason]) -> tuple[str, ...]:
-    """Return the reasons that are about facts which nobody wrote down where we looked."""
-    return tuple(
-        item.reason
-        for item in refused
-        if not cluster.knows_nodes
-        and (item.reason in _UNRECORDED or item.reason.startswith(_UNRECORDED_STARTS))
-    )
-
-
-def is_blind(cluster: ClusterSnapshot, refused: Sequence[RefusalReason]) -> bool:
-    """Tell whether a refusal is about nothing else than such facts."""
-    return bool(refused) and len(unseen_of(cluster, refused)) == len(refused)
 
 
 def _members(name: str, cluster: ClusterSnapshot) -> list[PodRequest]:

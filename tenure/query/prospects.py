@@ -24,8 +24,8 @@ _KEYS: Final = ("reason", "asked", "available", "unit", "about")
 _PODS_SHOWN: Final = 8
 _NODES_SHOWN: Final = 3
 _NEEDS_OBJECTS: Final = (
-    "the ledger does not record what this refusal is about: name the files of the Pod and of the"
-    " nodes by --objects to see what would help"
+    "the ledger does not record what deciding reads of the nodes: name their files by --objects to"
+    " see what would help"
 )
 _NO_REQUEST: Final = (
     "the ledger has no request of it (it broke rules, or its events are in the archive): name the"
@@ -86,9 +86,6 @@ def _note(prospects: Prospects) -> str:
         return _NO_REQUEST
     if prospects.nearest is None:
         return _NEEDS_OBJECTS
-    if prospects.unseen:
-        listed = ", ".join(prospects.unseen)
-        return f"taken as open here, since the ledger does not record why: {listed}"
     return (
         f"looked at alone: it is a member of {prospects.member_of}" if prospects.member_of else ""
     )

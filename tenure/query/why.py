@@ -274,7 +274,7 @@ def _prospects(
     for each in objects.unreadable if objects else ():
         answer.warn(each)
     cluster = snapshot_of_ledger(source, objects, settings)
-    return prospects_of(stories[0].pod.pod_uid, cluster, stories[0].reasons)
+    return prospects_of(stories[0].pod.pod_uid, cluster)
 
 
 def _meant(stories: Sequence[PodStory]) -> list[PodStory]:

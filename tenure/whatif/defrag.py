@@ -103,6 +103,9 @@ def _plan(options: Options) -> None:
         raise with_next(error, "see `tenure defrag plan --help`")
     kept = frozenset(str(_pod_name(name, "--keep")) for name in options.keep or ())
     cluster = _scene(options.objects or (), options.ledger)
+    if not cluster.knows_nodes:
+        error = InputError("the ledger does not record what deciding reads of the nodes")
+        raise with_next(error, "name their files by --objects")
     request = _request(options, cluster)
     unknown = kept - {holder.path for holder in cluster.holders}
     if unknown:
@@ -174,7 +177,6 @@ def _waiting(name: PodName, cluster: ClusterSnapshot) -> PodRequest:
     ]
     waiting = [request for request in found if request.uid not in holding]
     if waiting:
-        _refuse_unrecorded(waiting[-1], cluster)
         return waiting[-1]
     if found:
         raise with_next(
@@ -182,18 +184,6 @@ def _waiting(name: PodName, cluster: ClusterSnapshot) -> PodRequest:
         )
     error = InputError("no request of this name is known", place=str(name))
     raise with_next(error, "name its manifest by --file")
-
-
-def _refuse_unrecorded(request: PodRequest, cluster: ClusterSnapshot) -> None:
-    """Refuse to plan for a Pod whose refusal is about facts that nobody wrote down."""
-    from scheduler.whatif.prospects import is_blind
-
-    refused = cluster.refused.get(request.uid, ())
-    if is_blind(cluster, refused):
-        listed = ", ".join(reason.reason for reason in refused)
-        fact = f"the ledger does not record what it was refused for: {listed}"
-        error = InputError(fact, place=request.path)
-        raise with_next(error, "name the files of the Pod and of the nodes by --objects")
 
 
 def _pod_name(text: str, field: str) -> PodName:

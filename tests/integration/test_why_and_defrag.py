@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import Answer, CommandLine
+from tests.support.ledgers import morning, write_ledger
 
 CLUSTER = """
 apiVersion: v1
@@ -313,3 +314,17 @@ def test_a_pod_that_waits_for_more_than_a_node_has_left_waits_for_no_fragmentati
     told = document(tenure.ask("why", "ml/big", "-o", "json"))
 
     assert told["fragmentation"] is None
+
+
+def test_on_nodes_that_nobody_described_nothing_is_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their taints, cordons and reserves are not known: a plan would be of another cluster."""
+    line = CommandLine(write_ledger(tmp_path / "morning.db", morning()), capsys)
+    (tmp_path / "wanted.yaml").write_text(a_pod("wanted", 100))
+
+    answer = line.ask("defrag", "plan", "-f", str(tmp_path / "wanted.yaml"))
+
+    assert (answer.code, answer.out) == (2, "")
+    assert "does not record what deciding reads of the nodes" in answer.err
+    assert "next: name their files by --objects" in answer.err
