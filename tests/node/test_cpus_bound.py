@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,11 +23,12 @@ from agent.decide.container_cpus import KubeQos
 from ledger.domain.annotations.qos import QosClass
 from tests.support.cgroup_trees import id_of
 from tests.support.cpu_trees import write_cpus
-from tests.support.cpus_world import CpusWorld, cpus_world, pod
+from tests.support.cpus_world import Cluster, CpusWorld, cpus_world, pod
 from tests.support.planned import node, planned
 from tests.support.real_cgroups import LAYOUT, RealTree, real_tree, writes_to
 from tests.support.sys_trees import SysTree
 
+BIRTHS: Final = 50
 KILLS: Final = 12
 LSR: Final = planned(1, QosClass.LSR, KubeQos.GUARANTEED, "1")
 LS: Final = planned(2, QosClass.LS, KubeQos.BURSTABLE)
@@ -205,3 +208,49 @@ def test_the_process_converges_however_often_it_is_killed(scene: Scene, world: C
     world.allow(bind=False)
     world.until(lambda: scene.affinities() == (scene.all, scene.all), "nothing is given back")
     world.until(lambda: world.label() is None, "the Node still says so")
+
+
+@pytest.mark.slow
+def test_who_is_born_beside_a_bound_pod_leaves_its_cpus_within_200_ms(
+    scene: Scene, world: CpusWorld
+) -> None:
+    """
+    Where neither the runtime nor a partition binds; a class's Pods are born within its pool.
+
+    Those that come right after another one wait for the next round.
+    """
+    rng = random.Random(38)
+    world.allow(bind=True)
+    world.start()
+    world.until(scene.is_bound, "nothing is bound")
+    numbers = itertools.count(100)
+    figures: dict[str, list[float]] = {}
+    for name, seconds in (("one at a time", 0.6), ("one after the other", 0.0)):
+        exposed = figures[name] = []
+        for number in itertools.islice(numbers, BIRTHS):
+            Cluster.listed = [*Cluster.listed[:2], pod(number, milli=500)]
+            exposed.append(_exposed_ms(scene, number))
+            time.sleep(rng.uniform(seconds / 2, seconds))
+        exposed.sort()
+        sys.stderr.write(
+            f"\n{BIRTHS} born {name}: milliseconds on an LSR Pod's CPU: median"
+            f" {exposed[BIRTHS // 2]:.0f}, 95th percentile {exposed[BIRTHS * 95 // 100]:.0f},"
+            f" most {exposed[-1]:.0f}\n"
+        )
+    assert figures["one at a time"][BIRTHS // 2] < 200
+    assert scene.affinities()[0] == {1}
+
+
+def _exposed_ms(scene: Scene, number: int) -> float:
+    """Return for how long a process of a new Pod may run on the CPU of the LSR Pod."""
+    pod_path = scene.real.pod(number, containers=[number])
+    own = f"{pod_path}/{LAYOUT.container(id_of(number))}"
+    began = time.perf_counter()
+    process = scene.real.run(own)
+    while os.sched_getaffinity(process) != scene.all - {1}:
+        assert time.perf_counter() - began < 20
+        time.sleep(0.0005)
+    took = 1000 * (time.perf_counter() - began)
+    scene.real.remove(own)
+    scene.real.remove(pod_path)
+    return took

@@ -16,6 +16,7 @@ from tests.support.guest.machine import CgroupForm, CommandError, Guest
 from tests.support.guest.poller import Claim, Poller
 from tests.support.guest.programs import load_order
 from tests.support.guest.scenarios import KINDS, Scenario, scenarios
+from tests.support.guest.switches import Switches
 
 
 @pytest.fixture
@@ -161,3 +162,48 @@ def test_a_claim_that_was_lifted_during_a_look_counts_for_none(
     poller.look()
 
     assert poller.end()["exposures"] == []
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> tuple[Switches, Path]:
+    """The kernel's counts as files; nobody has a claim, and two processes are known."""
+    event = tmp_path / "events/sched/sched_switch"
+    event.mkdir(parents=True)
+    _count(event, {})
+    switches = Switches(tmp_path)
+    switches.born(17, "one")
+    switches.born(18, "two")
+    switches.claim({})
+    return switches, event
+
+
+def _count(event: Path, counts: dict[tuple[int, int], int], dropped: int = 0) -> None:
+    lines = [
+        f"{{ next_pid: {pid:10}, common_cpu: {cpu:10} }} hitcount: {times:10}"
+        for (pid, cpu), times in counts.items()
+    ]
+    (event / "hist").write_text("\n".join([*lines, "Totals:", f"    Dropped: {dropped}\n"]))
+
+
+def test_who_ran_on_anothers_cpu_is_counted_by_the_claims_until_then(
+    traced: tuple[Switches, Path],
+) -> None:
+    """Not by the new ones; whoever came meanwhile was born so."""
+    switches, event = traced
+    claim = Claim(since=1, cpus=[2, 3], guests=["three"])
+    switches.claim({"one": claim})
+    switches.born(19, "three")
+    switches.born(20, "four")
+    _count(event, {(17, 2): 5, (18, 2): 1, (18, 4): 9, (19, 3): 4, (20, 3): 7})
+
+    switches.claim({})
+    switches.claim({"two": Claim(since=2, cpus=[4], guests=[])})
+
+    assert [tuple(each.values()) for each in switches.ran] == [
+        ("two", "one", 2, 1, False),
+        ("four", "one", 3, 7, True),
+    ]
+    assert switches.total == 2 * 26
+    _count(event, {}, dropped=3)
+    with pytest.raises(AssertionError, match="the kernel lost switches"):
+        switches.claim({})

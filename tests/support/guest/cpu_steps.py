@@ -14,10 +14,10 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Final, Protocol, TypedDict
 
 from agent.cpus.applying import apply
 from agent.cpus.tree import Kubepods
@@ -29,23 +29,24 @@ from agent.decide.wanted_cpus import NodePlanned
 from ledger.domain.annotations.cpu import ResourceStatus
 from ledger.domain.annotations.qos import QosClass
 from ledger.domain.cpuset import EMPTY, cpuset_of
-from ledger.domain.topology import Cpu, cpu_topology_of
+from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from tests.support.guest.kubelet_tree import (
     CGROUPS,
     SANDBOX,
     KubeletTree,
+    OnStart,
     cpus_of,
     text_of,
     write,
 )
 from tests.support.guest.poller import Claim
+from tests.support.guest.switches import Ran, Switches
 
 EVERY: Final = frozenset(range(8))
-TOPOLOGY: Final = cpu_topology_of(
-    Cpu(id=cpu, core=cpu // 2 * 2, socket=cpu // 4, numa=cpu // 4) for cpu in sorted(EVERY)
-)
+SWITCH: Final = "/sys/devices/system/cpu/cpu{}/online"
 PODS_MAX: Final = 8
 ROUNDS_MAX: Final = 8
+FOLLOWS_SECONDS: Final = 30.0
 EFFECTIVE: Final = {"v1": "cpuset.effective_cpus", "v2": "cpuset.cpus.effective"}
 KUBE_QOS: Final = {
     "LSE": "Guaranteed",
@@ -65,9 +66,11 @@ class Came(TypedDict):
     Everything of one run.
 
     `slowest`: seconds that a step took to be in force; `alone`: containers of LSE Pods; `left`:
-    what giving back left narrow.
+    what giving back left narrow; `switches`: to containers' processes, `ran` of them on CPUs of
+    others.
     """
 
+    seed: int
     static: bool
     steps: int
     acts: dict[str, int]
@@ -78,6 +81,8 @@ class Came(TypedDict):
     alone: list[str]
     wrong: list[str]
     left: list[str]
+    switches: int
+    ran: list[Ran]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,14 +108,25 @@ class World:
         static: kubelet has its static policy: it pins some Pods, and when it does, it writes what
             is left to it into every other container, whoever has it.
         rides: BE Pods may use the CPUs of LSR Pods.
+        online: the CPUs that the machine has at the moment.
     """
 
-    def __init__(self, form: str, seed: int, claims: Path) -> None:
+    def __init__(
+        self,
+        form: str,
+        kernel: tuple[int, int],
+        seed: int,
+        claims: Path,
+        make_tree: Callable[[str, OnStart], KubeletTree] = KubeletTree,
+    ) -> None:
         self.form = form
+        self.kernel = kernel
         self.static = bool(seed % 2)
         self.rides = False
         self.pods: dict[str, Granted] = {}
-        self.tree = KubeletTree(form)
+        self.online = set(EVERY)
+        self.switches = Switches()
+        self.tree = make_tree(form, self.switches.born)
         self._kinds = [kind for kind in KUBE_QOS if self.static or kind != "kubelet"]
         self._first = [*(["kubelet"] * self.static), "BE", "LSR", "LSE"]
         self._rng = random.Random(seed)
@@ -129,6 +145,8 @@ class World:
             choices += ["restart", "end"]
         if any(pod.kind == "LSR" for pod in self.pods.values()):
             choices.append("rides")
+        if self.online != EVERY or self._spare():
+            choices.append("cpu")
         act = self._rng.choice(choices)
         if act == "make":
             return self._make(self._rng.choice(self._kinds), self._rng.choice([1, 2, 2, 3]))
@@ -136,6 +154,8 @@ class World:
             self.claim(without={uid for uid in self.pods if self.pods[uid].kind == "LSR"})
             self.rides = not self.rides
             return act
+        if act == "cpu":
+            return self.bring() if self.online != EVERY else self._take()
         pod = self.pods[self._rng.choice(sorted(self.pods))]
         return self._restart(pod) if act == "restart" else self._end(pod)
 
@@ -146,7 +166,7 @@ class World:
     def node(self) -> NodePlanned:
         """Return what the ledger, the API and kubelet's state say of the node."""
         return NodePlanned(
-            cpus=NodeCpus(topology=TOPOLOGY, kubelet_static=self.static),
+            cpus=NodeCpus(topology=self.topology(), kubelet_static=self.static),
             held={
                 pod.uid: PodCpus(
                     cpus=cpuset_of(pod.cpus),
@@ -157,7 +177,7 @@ class World:
                 if pod.cpus
             },
             pods=tuple(map(self._planned, self.pods.values())),
-            best_effort=None if self.rides else cpuset_of(EVERY - self.own()),
+            best_effort=None if self.rides else cpuset_of(self.online - self.own()),
         )
 
     def claim(self, *, without: Collection[str] = ()) -> None:
@@ -190,24 +210,42 @@ class World:
                     claims[str(folder)] = claim
         self._claimed = claims
         self._claims_written += 1
+        self.switches.claim(claims)
         new = self._claims.with_suffix(".new")
         new.write_text(json.dumps(claims))
         new.rename(self._claims)
 
     def wrong(self) -> Iterator[str]:
         """Yield what the kernel lets containers use and should not, or the other way round."""
-        shared = EVERY - self.own()
-        rode = frozenset().union(*(p.cpus for p in self.pods.values() if p.kind == "LSR"))
+        if self.form == "v2" and self.kernel >= PARTITIONS_SINCE:
+            alone = {pod.uid for pod in self.pods.values() if pod.kind == "LSE"}
+            if alone != (parted := self.in_partitions()):
+                yield f"partitions={parted}, LSE={alone}"
+        shared = self.online - self.own()
+        rode = self.online.intersection(
+            frozenset().union(*(p.cpus for p in self.pods.values() if p.kind == "LSR"))
+        )
         best_effort = shared | rode if self.rides else shared
         for pod in self.pods.values():
             right = best_effort if KUBE_QOS[pod.kind] == "BestEffort" else shared
             for name, folder in self.tree.folders(pod.uid).items():
                 usable = frozenset(cpus_of((folder / EFFECTIVE[self.form]).read_text()))
-                if usable != (pod.cpus or right):
+                wanted = pod.cpus & self.online or right
+                if usable != wanted:
                     yield (
                         f"{pod.kind} {pod.uid[:8]} {name}: usable={text_of(usable)},"
-                        f" right={text_of(pod.cpus or right)}"
+                        f" right={text_of(wanted)}"
                     )
+
+    def narrow(self) -> Iterator[str]:
+        """Yield the containers that lack shared CPUs; kubelet's own do, always."""
+        pinned = {pod.uid for pod in self.pods.values() if pod.kind == "kubelet"}
+        for uid in sorted(self.pods.keys() - pinned):
+            for folder in self.tree.folders(uid).values():
+                if not self.online - self.own() <= cpus_of(
+                    (folder / EFFECTIVE[self.form]).read_text()
+                ):
+                    yield str(folder)
 
     def in_partitions(self) -> set[str]:
         """Return the Pods whose CPUs the kernel itself keeps from all others."""
@@ -236,22 +274,83 @@ class World:
             ),
         )
 
+    def topology(self) -> CpuTopology:
+        """Return the CPUs that are online; one without its sibling is a core of its own."""
+        cores: dict[int, int] = {}
+        return cpu_topology_of(
+            Cpu(id=cpu, core=cores.setdefault(cpu // 2, cpu), socket=cpu // 4, numa=cpu // 4)
+            for cpu in sorted(self.online)
+        )
+
+    def _spare(self) -> list[int]:
+        """Return the CPUs without which everybody still has one; kubelet's own it lets alone."""
+        free = self.online - self.own()
+        spare = {cpu for cpu in free if cpu and len(free) > 3}
+        for pod in self.pods.values():
+            if pod.kind != "kubelet" and len(pod.cpus) > 1:
+                spare |= pod.cpus - {0}
+        return sorted(spare)
+
+    def _take(self) -> str:
+        """Take a CPU off the machine."""
+        cpu = self._rng.choice(self._spare())
+        Path(SWITCH.format(cpu)).write_text("0")
+        self.online.remove(cpu)
+        self._until(lambda: not any(cpu in usable for usable in self._usable()))
+        return "take a CPU"
+
+    def bring(self) -> str:
+        """Bring it back; on v1 an administrator has to give it to the cgroup of all Pods."""
+        (cpu,) = EVERY - self.online
+        Path(SWITCH.format(cpu)).write_text("1")
+        self.online.add(cpu)
+        if self.form == "v1":
+            top = self.tree.tops[0] / EFFECTIVE["v1"]
+            self._until(lambda: cpu in cpus_of(top.read_text()))
+            write(self.tree.tree / "cpuset.cpus", text_of(self.online))
+        else:
+            self._until(lambda: any(cpu in usable for usable in self._usable()))
+        return "bring a CPU"
+
+    def _usable(self) -> Iterator[set[int]]:
+        """Yield what the kernel lets each cgroup use, the one of all Pods first."""
+        folders = [self.tree.tree, *(self.tree.tops[0] / self.tree.pod_path(u) for u in self.pods)]
+        for folder in folders:
+            yield cpus_of((folder / EFFECTIVE[self.form]).read_text())
+
+    @staticmethod
+    def _until(holds: Callable[[], bool]) -> None:
+        """Wait for the kernel, which tells cgroups of CPUs a moment later."""
+        end = time.monotonic() + FOLLOWS_SECONDS
+        while not holds():
+            assert time.monotonic() < end, "the kernel does not follow"
+            time.sleep(0.01)
+
     def _make(self, kind: str, cpus_wanted: int) -> str:
-        free = EVERY - self.own()
+        free = self.online - self.own()
         wanted = cpus_wanted if kind in {"LSE", "LSR", "kubelet"} else 0
         if len(free) - wanted < 2:  # somebody has to run on what is left
             kind, wanted = "LS", 0
         cpus = frozenset(self._rng.sample(sorted(free), wanted))
+        self.add(kind, cpus, containers=1 if kind == "kubelet" else self._rng.choice([1, 1, 2]))
+        return f"make {kind}"
+
+    def add(self, kind: str, cpus: frozenset[int], *, containers: int) -> list[int]:
+        """Let a Pod come, and return the processes of its containers."""
         self._made += 1
-        pod = Granted(uid=f"{self._made:08x}-0000-4000-8000-000000000000", kind=kind, cpus=cpus)
-        for number in range(1 if kind == "kubelet" else self._rng.choice([1, 1, 2])):
-            pod.containers.append(f"c{number}")
+        pod = Granted(
+            uid=f"{self._made:08x}-0000-4000-8000-000000000000",
+            kind=kind,
+            cpus=cpus,
+            containers=[f"c{number}" for number in range(containers)],
+        )
         # The ledger knows of a Pod before kubelet does.
         self.tree.make_pod(pod.uid, KUBE_QOS[kind])
         self.pods[pod.uid] = pod
         for name in pod.containers:
             self._start(pod, name)
-        return f"make {kind}"
+        made = self.tree.pods[pod.uid].containers
+        return [self.tree.processes[made[name]] for name in pod.containers]
 
     def _restart(self, pod: Granted) -> str:
         name = self._rng.choice(pod.containers)
@@ -277,28 +376,38 @@ class World:
         """Write kubelet's own shared pool into every container that it does not pin."""
         self.claim(without=self.pods.keys() - self.in_partitions())
         pinned = [pod for pod in self.pods.values() if pod.kind == "kubelet"]
-        left = EVERY.difference(*(pod.cpus for pod in pinned))
+        left = self.online.difference(*(pod.cpus for pod in pinned))
         for pod in self.pods.values():
             if pod.kind != "kubelet":
-                for folder in self.tree.folders(pod.uid).values():
-                    write(folder / "cpuset.cpus", text_of(left))
+                for name in self.tree.folders(pod.uid):
+                    self.tree.update(pod.uid, name, text_of(left))
+
+
+def opened(world: World, made: type[Kubepods] = Kubepods) -> Kubepods:
+    """Return the tree as our process opens it."""
+    cpu = CGROUPS / "cpu,cpuacct" / world.tree.kubepods if world.form == "v1" else None
+    return made(world.tree.tree, cpu, world.kernel)
 
 
 class Binder:
     """Our own half: it reads, plans and writes until nothing is to be written."""
 
-    def __init__(self, world: World, kernel: tuple[int, int]) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
-        cpu = CGROUPS / "cpu,cpuacct" / world.tree.kubepods if world.form == "v1" else None
-        self._files = Kubepods(world.tree.tree, cpu, kernel)
+        self._files = opened(world)
         self.writes = self.rounds = 0
         self.refused: list[str] = []
 
-    def settle(self) -> CgroupTree:
-        """Write until nothing is left to write, and return the tree then."""
+    def settle(self, *, whole: bool) -> CgroupTree:
+        """
+        Write until nothing is left to write, and return the tree then.
+
+        Args:
+            whole: look at every cgroup, also where the kernel told of no change.
+        """
         self.refused.clear()
         for tried in range(1, ROUNDS_MAX + 1):
-            tree = self._files.look()
+            tree = self._files.look(whole=whole)
             writes = plan(tree, self._world.node()).writes
             if not writes:
                 break
@@ -320,10 +429,23 @@ class Binder:
         raise AssertionError(f"no end: {writes}")
 
 
-def run(form: str, kernel: tuple[int, int], seed: int, steps: int, claims: Path) -> Came:
+class Binds(Protocol):
+    """What binds on our side; `writes` and `rounds`: how many, and how many at most for a step."""
+
+    writes: int
+    rounds: int
+
+    def settle(self, *, whole: bool) -> object:
+        """Bring cgroups to the plan; `whole` = also where the kernel tells of no change."""
+
+    def give_back(self) -> None:
+        """Undo all of it."""
+
+
+def run(world: World, binder: Binds, seed: int, steps: int) -> Came:
     """Take so many steps, and return what came of them."""
-    world = World(form, seed, claims)
     came = Came(
+        seed=seed,
         static=world.static,
         steps=0,
         acts={},
@@ -334,23 +456,19 @@ def run(form: str, kernel: tuple[int, int], seed: int, steps: int, claims: Path)
         alone=[],
         wrong=[],
         left=[],
+        switches=0,
+        ran=[],
     )
     acts: Counter[str] = Counter()
     try:
-        binder = Binder(world, kernel)
         for number in range(steps):
             act = world.step()
             acts[act] += 1
             began = time.monotonic()
-            binder.settle()
+            binder.settle(whole=act.endswith("CPU"))
             came["slowest"] = max(came["slowest"], time.monotonic() - began)
             came["wrong"] += [f"step {number}, {act}: {what}" for what in world.wrong()]
-            parted = world.in_partitions()
-            came["partitions"] = max(came["partitions"], len(parted))
-            if form == "v2" and kernel >= PARTITIONS_SINCE:
-                alone = {pod.uid for pod in world.pods.values() if pod.kind == "LSE"}
-                if alone != parted:
-                    came["wrong"].append(f"step {number}, {act}: partitions={parted}, LSE={alone}")
+            came["partitions"] = max(came["partitions"], len(world.in_partitions()))
             world.claim()
             came["alone"] += [
                 str(folder)
@@ -361,16 +479,16 @@ def run(form: str, kernel: tuple[int, int], seed: int, steps: int, claims: Path)
             ]
             came["steps"] += 1
         world.claim(without=set(world.pods))
+        world.switches.end()
+        came |= {"switches": world.switches.total, "ran": world.switches.ran}
+        if world.online != EVERY:
+            world.bring()
         binder.give_back()
         came |= {"writes": binder.writes, "rounds": binder.rounds, "acts": dict(acts)}
-        pinned = {pod.uid for pod in world.pods.values() if pod.kind == "kubelet"}
-        came["left"] = [
-            str(folder)
-            for uid in world.pods.keys() - pinned
-            for folder in world.tree.folders(uid).values()
-            if not EVERY - world.own() <= cpus_of((folder / EFFECTIVE[form]).read_text())
-        ]
+        came["left"] = list(world.narrow())
     finally:
+        for cpu in EVERY - world.online:
+            Path(SWITCH.format(cpu)).write_text("1")
         world.tree.end()
     return came
 
@@ -378,4 +496,5 @@ def run(form: str, kernel: tuple[int, int], seed: int, steps: int, claims: Path)
 if __name__ == "__main__":
     of_form, release, of_seed, many, file = sys.argv[1:]
     major, minor = map(int, release.split("."))
-    json.dump(run(of_form, (major, minor), int(of_seed), int(many), Path(file)), sys.stdout)
+    made = World(of_form, (major, minor), int(of_seed), Path(file))
+    json.dump(run(made, Binder(made), int(of_seed), int(many)), sys.stdout)

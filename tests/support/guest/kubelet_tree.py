@@ -10,17 +10,21 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from tests.support.guest.switches import COMM
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 CLASSES: Final = {"Guaranteed": "", "Burstable": "burstable", "BestEffort": "besteffort"}
 SANDBOX: Final = "POD"
 _BUSY_SECONDS: Final = 0.002
-_IDLE_SECONDS: Final = 0.02
-_CONTROLLERS: Final = "+cpuset +cpu +memory +pids"
+IDLE_SECONDS: Final = 0.02
+CONTROLLERS: Final = "+cpuset +cpu +memory +pids"
+
+OnStart = Callable[[int, str], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,17 +45,31 @@ class KubeletTree:
     """
     What kubelet has made on this machine.
 
+    Attributes:
+        processes: id of a container -> its process.
+
     Args:
         form: v1 or v2, which hierarchy has the CPU sets.
+        on_start: is called with a process and its cgroup before it runs there.
         systemd: names are systemd's, as its driver has them.
+        idle: how long a container sleeps after each two milliseconds of work.
     """
 
-    def __init__(self, form: str, *, systemd: bool = False) -> None:
+    def __init__(
+        self,
+        form: str,
+        on_start: OnStart,
+        *,
+        systemd: bool = False,
+        idle: float = IDLE_SECONDS,
+    ) -> None:
         self.form = form
+        self.processes: dict[str, int] = {}
+        self._on_start = on_start
+        self._idle = idle
         self.pods: dict[str, MadePod] = {}
         self._systemd = systemd
         self._made = 0
-        self._processes: dict[str, int] = {}
         self.tops = [CGROUPS / "cpuset", CGROUPS / "cpu,cpuacct"] if form == "v1" else [CGROUPS]
         for name in ("", *filter(None, CLASSES.values())):
             self._make(self._class_path(name))
@@ -87,18 +105,27 @@ class KubeletTree:
         self._make(path)
         if cpus:
             write(self.tops[0] / path / "cpuset.cpus", cpus)
+        gate, opened = os.pipe()
         child = os.fork()
         if child == 0:
-            _work(busy=name != SANDBOX)
+            os.close(opened)
+            _work(gate, self._idle if name != SANDBOX else None)
+        os.close(gate)
         for top in self.tops:
             write(top / path / "cgroup.procs", str(child))
-        self._processes[made] = child
+        self.processes[made] = child
+        self._on_start(child, str(self.tops[0] / path))
+        os.close(opened)
         return made
+
+    def update(self, uid: str, name: str, cpus: str) -> None:
+        """Let kubelet's static CPU manager give a container other CPUs."""
+        write(self.tops[0] / self.container_path(uid, name) / "cpuset.cpus", cpus)
 
     def stop(self, uid: str, name: str) -> None:
         """End a container and remove its cgroup; the Pod stays."""
         path = self.container_path(uid, name)
-        child = self._processes.pop(self.pods[uid].containers.pop(name))
+        child = self.processes.pop(self.pods[uid].containers.pop(name))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         self._remove(path)
@@ -149,7 +176,7 @@ class KubeletTree:
             made = top / path
             made.mkdir()
             if self.form == "v2":
-                write(made.parent / "cgroup.subtree_control", _CONTROLLERS)
+                write(made.parent / "cgroup.subtree_control", CONTROLLERS)
             elif top.name == "cpuset":
                 for name in ("cpuset.mems", "cpuset.cpus"):
                     write(made / name, (made.parent / name).read_text().strip())
@@ -176,14 +203,17 @@ def write(path: Path, text: str) -> None:
         os.close(opened)
 
 
-def _work(*, busy: bool) -> None:
-    """Be a container's process until somebody ends it."""
+def _work(gate: int, idle: float | None) -> None:
+    """Be a container's process until somebody ends it, once it is in its cgroup."""
     try:
+        os.read(gate, 1)
+        Path("/proc/self/comm").write_text(COMM)
         while True:
-            until = time.monotonic() + (_BUSY_SECONDS if busy else 0.0)
+            until = time.monotonic() + (0.0 if idle is None else _BUSY_SECONDS)
             while time.monotonic() < until:
                 pass
-            time.sleep(_IDLE_SECONDS if busy else 3600.0)
+            if idle != 0.0:
+                time.sleep(3600.0 if idle is None else idle)
     finally:
         os._exit(1)
 
