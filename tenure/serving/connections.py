@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import select
 import socket
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, cast
 
@@ -24,8 +25,11 @@ DESCRIPTORS_LEFT: Final = 256
 OTHERS_LEFT: Final = 4_096
 """Of the process's, not of agents: 1,024 connections of three listeners, and the rest above."""
 
-BEGINNING_MAX: Final = 64
+BEGINNING_MAX: Final = 24
 """Agents in a handshake at once: when all come again, others begin beside so few of them."""
+
+WAITING_MAX: Final = 8_192
+"""With those that wait for it: as many as there are nodes. One costs some kilobytes."""
 
 Connection = asyncio.BaseProtocol
 """What answers one caller."""
@@ -50,7 +54,7 @@ class ConnectionLimits:
         idle_seconds: how long one may be open without a whole head of a request, and between two.
             Longer than the 90 s for which the API server keeps one: it must be the one that closes,
             for a request that meets our closing is an error that it does not try again.
-        handshake_seconds: how long a caller may take to begin with TLS.
+        handshake_seconds: how long the first words of TLS may take, and the handshake after them.
         agents_max: connections of agents, which wait for changes all the time, beside `open_max`:
             four for each of 8,000 nodes (two of its CPU process), and at most what the system lets
             us open less `OTHERS_LEFT`, or half of it where that is more.
@@ -79,7 +83,6 @@ class Caller(socket.socket):
         super().__init__(family, kind, number, fileno=accepted.detach())
         self.setblocking(False)
         self.address = address
-        self.is_agent = False  # by its own word, before it shows a token
         self.starting: asyncio.Task[object] | None = None
         self.transport: asyncio.Transport | None = None
         self.protocol: Connection | None = None
@@ -128,6 +131,9 @@ class Connections:
         self.bodies = bodies or Bodies()
         self.open: dict[Caller, None] = {}
         self.starting: dict[Caller, None] = {}
+        self.agents_starting: dict[Caller, None] = {}  # by their own word, before a token
+        self._agents_of: Counter[str] = Counter()  # their addresses
+        self._agents_begin = asyncio.Semaphore(BEGINNING_MAX)
         self._busy: Counter[Connection] = Counter()
         self._callers: dict[Connection, Caller] = {}  # while their descriptors are open
         self.agents: set[Connection | None] = set()
@@ -178,7 +184,7 @@ class Connections:
         """How many may be open: what was asked for, or its share of the descriptors."""
         own, (soft, _) = self.limits.open_max, resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = sum(one.limits.open_max for one in self.listening)
-        agents = sum(len(one.agents) for one in self.listening)
+        agents = sum(len(one.agents) + len(one.agents_starting) for one in self.listening)
         room = max(0, soft - min(DESCRIPTORS_LEFT, soft // 2) - agents)
         if soft == resource.RLIM_INFINITY or wanted <= room:
             return own
@@ -189,31 +195,59 @@ class Connections:
         Count one more; None where there is no room for it, and it is closed.
 
         Handshakes are half of all at most: of the address that has the most the oldest makes room.
-        Agents' are few beside them, and make no room for one another: one that is closed comes
-        again later, one that is cut has cost its work.
         """
-        most, is_agent = self.open_max, is_tls and _is_agent(accepted)
-        starting = [one for one in self.starting if one.is_agent is is_agent]
-        if is_tls and len(starting) >= (BEGINNING_MAX if is_agent else max(1, most // 2)):
-            has = Counter(one.address for one in starting)
-            going = max(starting, key=lambda one: has[one.address])
-            if is_agent and has[going.address] <= self.limits.token_max:
-                accepted.close()
-                return None
-            going.cut()
+        most = self.open_max
+        if is_tls and len(self.starting) >= max(1, most // 2):
+            has = Counter(one.address for one in self.starting)
+            max(self.starting, key=lambda one: has[one.address]).cut()
         for one in self.listening:  # agents that came since leave less to each
             one.shrink(one.open_max)
         if not self.shrink(most - 1):
             accepted.close()
             return None
         caller = Caller(accepted, address, self._ended)
-        caller.is_agent = is_agent
         self.open[caller] = self.starting[caller] = None
         return caller
 
+    @asynccontextmanager
+    async def beginning(self, one: Caller) -> AsyncIterator[None]:
+        """
+        Wait for a caller's first words, and until it may begin its handshake.
+
+        When all agents come again, one that waits costs less than one that is closed or cut.
+
+        Raises:
+            OSError: it hung up, said nothing, or too many agents wait, of its address or in all.
+        """
+        async with asyncio.timeout(self.limits.handshake_seconds):
+            await _readable(one)
+        if not _is_agent(one):
+            yield
+            return
+        self.starting.pop(one, None)
+        room = min(WAITING_MAX, self.limits.agents_max - len(self.agents))
+        has = self._agents_of[one.address]
+        if has >= self.limits.token_max or len(self.agents_starting) >= room:
+            raise ConnectionAbortedError
+        self.agents_starting[one] = None
+        self._agents_of[one.address] += 1
+        async with self._agents_begin:
+            if _has_hung_up(one):
+                raise ConnectionAbortedError
+            yield
+
+    def started(self, one: Caller) -> None:
+        """Count a caller's handshake no more."""
+        self.starting.pop(one, None)
+        if one in self.agents_starting:
+            del self.agents_starting[one]
+            self._agents_of[one.address] -= 1
+            if not self._agents_of[one.address]:
+                del self._agents_of[one.address]
+
     def shrink(self, most: int) -> bool:
         """Cut connections off until there are so many at most, agents' apart, where that can be."""
-        while len(self.open) - len(self.agents) > most:
+        while len(self.open) - len(self.agents) - len(self.agents_starting) > most:
             going = self._next_to_go()
             if going is None:
                 return False
@@ -229,7 +263,7 @@ class Connections:
 
     def _ended(self, one: Caller) -> None:
         self.open.pop(one, None)
-        self.starting.pop(one, None)
+        self.started(one)
         self.agents.discard(one.protocol)
         if one.protocol is None:
             return
@@ -252,7 +286,9 @@ class Connections:
         idle = [
             one
             for one in self.open
-            if one.protocol not in self._busy and one.protocol not in self.agents
+            if one.protocol not in self._busy
+            and one.protocol not in self.agents
+            and one not in self.agents_starting
         ]
         has = Counter(one.address for one in idle)
 
@@ -263,8 +299,23 @@ class Connections:
         return min(idle, key=order, default=None)
 
 
+async def _readable(one: socket.socket) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(one, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(one)
+
+
+def _has_hung_up(one: socket.socket) -> bool:
+    look = select.poll()
+    look.register(one, select.POLLRDHUP)
+    return bool(look.poll(0))
+
+
 def _is_agent(accepted: socket.socket) -> bool:
-    """Tell whether a caller says so, where its first words are here."""
+    """Tell whether a caller says so in its first words."""
     with suppress(OSError):
         hello = accepted.recv(1 << 12, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         return AGENT_PROTOCOL.encode() in hello

@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
@@ -141,7 +141,7 @@ class _Site(web.BaseSite):
 
     async def finish(self, seconds: float) -> None:
         """Let calls that are under way finish, for so long; whoever has not begun goes at once."""
-        for one in list(self._connections.starting):
+        for one in [*self._connections.starting, *self._connections.agents_starting]:
             one.cut()
         left = list(self._connections.open)
         answering = (one.protocol for one in left if isinstance(one.protocol, Http2Connection))
@@ -180,17 +180,18 @@ class _Site(web.BaseSite):
     async def _begin(self, caller: Caller) -> None:
         limits, tls = self._connections.limits, self._ssl_context
         with suppress(OSError):  # of its TLS
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Chosen(caller, self._choose, self._connections),
-                caller,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else limits.handshake_seconds,
-                ssl_shutdown_timeout=None if tls is None else limits.goodbye_seconds,
-            )
+            async with self._connections.beginning(caller) if tls is not None else nullcontext():
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: _Chosen(caller, self._choose, self._connections),
+                    caller,
+                    ssl=tls,
+                    ssl_handshake_timeout=None if tls is None else limits.handshake_seconds,
+                    ssl_shutdown_timeout=None if tls is None else limits.goodbye_seconds,
+                )
 
     def _started(self, caller: Caller, done: asyncio.Task[object]) -> None:
         caller.starting = None
-        self._connections.starting.pop(caller, None)
+        self._connections.started(caller)
         if caller.transport is None:
             caller.close()
         if not done.cancelled() and done.exception() is not None:

@@ -96,8 +96,13 @@ def hello_of(protocols: list[str], authority: ssl.SSLContext) -> bytes:
 def test_agents_that_all_come_again_leave_others_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few of them begin at once, those that began stay, and a stranger's can't take their place."""
+    """
+    Few of them begin at once, and more wait; of one address there are four of both.
+
+    When one ends the next begins; who hung up meanwhile is passed over.
+    """
     monkeypatch.setattr(connections_module, "BEGINNING_MAX", 6)
+    monkeypatch.setattr(connections_module, "WAITING_MAX", 12)
     server, client = contexts(tmp_path)
     hello = hello_of([AGENT_PROTOCOL, HTTP1], contexts(tmp_path)[1])
     client.set_alpn_protocols([HTTP1])
@@ -113,11 +118,16 @@ def test_agents_that_all_come_again_leave_others_room(
     async def act(port: int) -> None:
         strange = [await begun(port, STRANGER) for _ in range(5)]
         agents = [await begun(port, f"127.0.1.{number}") for number in range(1, 9)]
-        for one in (strange[0], *agents[2:]):
-            await ended(one)
+        await ended(strange[-1])
+        agents.append(await begun(port, ANOTHER))
+        await ended(agents[-1])
         caller = await connect(port, tls=client)
         assert (await asked(caller)).startswith(b"HTTP/1.1 200 OK")
-        assert not any(reader.at_eof() for reader, _ in (*strange[1:], *agents[:2]))
+        close([agents[2], agents[0]])
+        async with asyncio.timeout(SECONDS_MAX):
+            await agents[3][0].readexactly(1)
+        stay = (*strange[:-1], agents[1], *agents[3:-1])
+        assert not any(reader.at_eof() for reader, _ in stay)
         close([*strange, *agents, caller])
 
     serve(act, server, limits=ConnectionLimits(handshake_seconds=2 * SECONDS_MAX))
