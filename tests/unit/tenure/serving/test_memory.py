@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from tenure.serving import scheduler
-from tenure.serving.memory import give_back, look_seldom
+from tenure.serving.memory import give_back, look_seldom, trim
 from tenure.serving.scheduling.options import SchedulerOptions
 
 
@@ -26,6 +27,24 @@ def test_cycles_are_looked_for_seldom_until_a_start_is_over() -> None:
         assert 50 * usual[0] < gc.get_threshold()[0] < at_start
         assert gc.get_freeze_count() > frozen
         assert len(there) == 1000
+    finally:
+        gc.set_threshold(*usual)
+
+
+def test_few_connections_that_ended_are_given_back() -> None:
+    """Each is a cycle with a large buffer, and too few objects make the interpreter look."""
+
+    class Ended:
+        def __init__(self) -> None:
+            self.protocol, self.buffer = self, bytearray(256 << 10)
+
+    usual = gc.get_threshold()
+    try:
+        gc.set_threshold(50_000)
+        left = weakref.ref(Ended())
+        assert left() is not None
+        trim()
+        assert left() is None
     finally:
         gc.set_threshold(*usual)
 
