@@ -64,6 +64,10 @@ class Client:
         assert status == 200, (status, answer[:500])
         return json.loads(answer), took
 
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
     def _read(self) -> tuple[int, bytes]:
         got = b""
         while b"\r\n\r\n" not in got:

@@ -228,6 +228,7 @@ def test_people_are_answered_within_a_second_beside_six_thousand_agents(tmp_path
             seconds = until(lambda: scene.look()["heard"] == AGENTS, BEGIN_SECONDS)
             report(f"{AGENTS} agents heard in {seconds:.0f} s, {scene.shared()}")
             extender = Client(scene.ports["extender"], scene.identities)
+            stack.callback(extender.close)
             for name, cut in (("quiet", 0), ("5 % again", CUT)):
                 for number in range(CALLS):
                     if cut and number % (CALLS // CUTS) == 0:
