@@ -9,7 +9,7 @@ releases nothing that runs by the API. Of CPUs the node's CPU process speaks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -190,6 +190,7 @@ class Agents:
         self.counts: Counter[str] = Counter()
         self.claims = ClaimEnds(clock.monotonic, lambda: recorder.epoch * _OF_EPOCH, wakeups)
         self.log = NodeLog(view)
+        self.ending: list[Callable[[str], bool]] = []  # tell of Pods whose end is being recorded
         wakeups.event_folded.subscribe(self._take_event)
 
     @property
@@ -485,7 +486,9 @@ class Agents:
         """Take back that Pods are gone: of those that hold something, containers may start now."""
         for uid in pod_uids:
             self._voices[role].gone.get(node_uid, {}).pop(uid, None)
-        return self._holding(node_uid, pod_uids, role)
+        answers = self._holding(node_uid, pod_uids, role)
+        ending = {uid for uid in pod_uids if any(is_ending(uid) for is_ending in self.ending)}
+        return answers | dict.fromkeys(ending, NOTHING)
 
     def lost(self) -> list[NodeState]:
         """Return the Nodes through which Pods or claims hold what they lost with it, by UID."""

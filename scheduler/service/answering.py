@@ -179,7 +179,6 @@ class Extender:
         return self._judge(request, arguments.node_names)
 
     def _judge(self, request: PodRequest, names: Sequence[str]) -> Judged:
-        self._groups.plans.lead()
         self._preempting.renew(request)
         judge = self._groups.judge if group_name(request) else self._view.judge
         return judge(request, names)
@@ -217,6 +216,7 @@ class Extender:
         why = self._why_not()
         if why:
             raise NotNowError(why)
+        self._groups.plans.lead()
 
 
 def _is_nominated(arguments: ExtenderArguments) -> bool:

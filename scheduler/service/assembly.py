@@ -199,6 +199,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         seen=agents.seen,
         why_deleted=gangs.why_evicted,
     )
+    agents.ending += (releasing.is_ending, binder.is_under_way)
     announcing = Announcing(
         view, ports.api, clock, why_not=ports.freshness.why_not, planned=groups.place_kept
     )

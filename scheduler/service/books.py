@@ -144,6 +144,7 @@ class LiveBooks:
             return None
         if self._why_not() or is_member(request):
             return None
+        self._groups.plans.lead()
         attempt, digest = self.attempts(request.uid) + 1, request_digest(recorded_request(request))
         with self._lifted(request.uid, call.node_name) as held:
             place = self._view.choose(request.uid, call.node_name, held)

@@ -261,6 +261,9 @@ class Releasing:
             standing = self._books.standing(uid)
             if standing is not None and not standing.is_bound:
                 self._binder.settle(standing)
+        for release in self._unsure():  # also one that would not be decided any more
+            if self._names[release.node_uid] == name:
+                await self._record(release.pod_uid, (events.ended(release, 0),))
         for release in found.releases:
             await self._release(name, release)
         adopts = [uid for uid in found.adopts if uid not in holders]
@@ -270,19 +273,31 @@ class Releasing:
 
     async def _release(self, name: str, event: PodReleased) -> None:
         """Record a release; ask the API whether a Pod is gone if no watch told of that."""
-        uid = event.pod_uid
+        uid, state = event.pod_uid, self._view.recorded(event.node_uid)
+        holding = state and state.holdings.get(f"{uid}/{event.attempt}")
+        if state is None or holding is None:
+            return
         if event.reason == DELETED and uid not in self._view.pods.gone.get(name, {}):
-            state = self._view.recorded(event.node_uid)
-            holding = None if state is None else state.holdings.get(f"{uid}/{event.attempt}")
-            if holding is None:
-                return
             pod = await self._read(holding)
             if pod is not None and uid in _uids_of(pod):
                 self.look_at(name)
                 return
+        word = self._word(state)
+        words = (word, word.cpus) if holding.cpuset else (word,)
+        if any(one and one.agent_ready and uid not in one.gone for one in words):
+            self.look_at(name)  # it took that back meanwhile
+            return
         if event.reason == DELETED:
             event = structs.replace(event, reason=self._why_deleted(uid) or DELETED)
         await self._record(uid, (events.ended(event, self._clock.wall_us()),))
+
+    def is_ending(self, pod_uid: str) -> bool:
+        """Tell whether a release of a Pod is being recorded, or may be recorded already."""
+        return any(one.pod_uid == pod_uid for one in self._unsure())
+
+    def _unsure(self) -> list[PodReleased]:
+        found = (one.event for new in self._records.unsure.values() for one in new)
+        return [event for event in found if isinstance(event, PodReleased)]
 
     async def force(
         self,

@@ -338,6 +338,7 @@ class Service:
             seen=self.agents.seen,
             why_deleted=self.gangs.why_evicted,
         )
+        self.agents.ending += (self.releasing.is_ending, self.binder.is_under_way)
         self.announcing = Announcing(
             self.view,
             self.api,

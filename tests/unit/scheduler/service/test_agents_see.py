@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
+from ledger.domain.errors import LedgerError
 from ledger.domain.log.drift import NODE_GAVE_OTHER
 from ledger.domain.log.events import PodBound, PodObserved
 from ledger.domain.log.state import NodeState
+from ledger.store.writing.commands import Command, Outcome
 from scheduler.cluster.objects import ALONE, SEEN_BY_AGENT
 from scheduler.service.agents import (
     DIFFERENT,
@@ -19,6 +21,7 @@ from scheduler.service.agents import (
     LATER,
     NAMED,
     NOTED,
+    NOTHING,
     OWN,
     PLACES_MAX,
     RECORD_SECONDS,
@@ -29,7 +32,7 @@ from scheduler.service.agents import (
 from scheduler.service.api.agents import DEVICES_MAX, read_confirmation
 from scheduler.service.ending import MIRROR_SECONDS, NodeWord
 from tests.support import objects
-from tests.support.live import types
+from tests.support.live import MemoryLedger, types
 from tests.unit.scheduler.service.test_releasing import Scene as Releasing
 from tests.unit.scheduler.service.test_releasing import asking
 
@@ -48,6 +51,7 @@ class Scene(Releasing):
             self.live.clock,
             actor="scheduler/test",
         )
+        self.agents.ending.append(self.releasing.is_ending)
         self.agents.heard("a", "uid-a")
 
     def word(self, state: NodeState) -> NodeWord:
@@ -336,3 +340,44 @@ def test_a_pod_with_no_device_or_too_many_is_refused_with_its_place(count: int) 
     pod = {"pod_uid": "u", "namespace": "ml", "pod_name": "p", "devices": devices}
     with pytest.raises(InputError, match=r"body\.observed\[0\]\.devices"):
         read_confirmation(json.dumps({"observed": [pod]}).encode())
+
+
+def test_who_comes_back_while_another_end_is_recorded_is_not_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And of one whose end is under way the node is not told that it still holds its part."""
+    scene = Scene()
+    pods = [scene.bind("p"), scene.bind("q")]
+    scene.agents.gone("uid-a", ["pod-p", "pod-q"])
+    for pod in pods:
+        scene.delete(pod)
+    answers: list[dict[str, str]] = []
+    record = MemoryLedger.record
+
+    async def comes_back(ledger: MemoryLedger, command: Command) -> Outcome:
+        if not answers:
+            answers.append(scene.agents.here("uid-a", ["pod-p", "pod-q"]))
+        return await record(ledger, command)
+
+    monkeypatch.setattr(MemoryLedger, "record", comes_back)
+    scene.settle()
+    assert answers == [{"pod-p": NOTHING, "pod-q": NOTED}]
+    assert [uid for uid, _ in scene.released] == ["pod-p"]
+
+
+def test_an_end_of_which_nothing_is_known_is_recorded_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the Pod comes back: the node hears that it holds nothing, so nothing starts."""
+    scene = Scene()
+    pod = scene.bind("p")
+    scene.agents.gone("uid-a", ["pod-p"])
+    scene.delete(pod)
+    monkeypatch.setattr(scene.live.ledger, "away", LedgerError("away"))
+    with pytest.raises(LedgerError, match="away"):
+        scene.settle()
+    monkeypatch.undo()
+    assert scene.agents.here("uid-a", ["pod-p"]) == {"pod-p": NOTHING}
+    scene.settle()
+    assert [uid for uid, _ in scene.released] == ["pod-p"]
+    assert not scene.releasing.is_ending("pod-p")
