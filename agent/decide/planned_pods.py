@@ -110,7 +110,7 @@ def node_planned(
             kubelet_static=kubelet.is_static,
         ),
         held={one.uid: own for one, own in holders}
-        | {one.claim_uid: claimed_cpus(one.cpus) for one in found.claims},
+        | {f"{one.claim_uid}/{one.position}": claimed_cpus(one.cpus) for one in found.claims},
         pods=tuple(
             PodPlanned(uid=one.uid, stays=True) if one.uid in alone else one for one in planned
         ),

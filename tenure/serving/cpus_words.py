@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agent.cpus.binder import CALLED_GONE, TOO_MANY, Round
 from agent.decide.cgroups import Problem
-from agent.decide.confirming_cpus import CpusHere, said_of_cpus
+from agent.decide.confirming_cpus import CpusHere, of_cpus, said_of_cpus
 from agent.witness.confirmer import Speaker
 from tenure.serving.agent_words import Told
 
@@ -29,8 +29,9 @@ class CpuWords:
 
     def gone(self) -> frozenset[str]:
         """Return whom the service may think gone: they get no CPUs of their own."""
+        known = self._told.link.holdings
         if self._speaker.forgot:
-            self._speaker.hear_other(self._told.link.holdings)
+            self._speaker.hear_other(known and of_cpus(known))
         return self._speaker.state.gone
 
     def problems(self) -> tuple[Problem, ...]:
@@ -56,7 +57,7 @@ class CpuWords:
         speaker.become(state)
         if message.is_empty and state.runs_at == before.runs_at:
             return
-        verdicts = await speaker.say(link, message, after, {uid for uid, _ in known.held})
+        verdicts = await speaker.say(link, message, after, {uid for uid, _ in of_cpus(known).held})
         self._sequence = link.sequence
         if message.here or not verdicts.taken:
             self.soon.set()

@@ -136,7 +136,7 @@ def test_a_stays_are_in_nobodys_pool() -> None:
     user, ls, be = pod(1), pod(2, qos="LS", milli=500, limit=False), pod(3, qos="BE", milli=0)
     user["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimName": "mine"}]
     node, _ = node_planned(replace(found(), told=[CLAIM]), [user, ls, be], (), (), {})
-    assert node.held == {"c": PodCpus(cpus=CLAIM.cpus, qos=QosClass.LSE)}
+    assert node.held == {"c/7": PodCpus(cpus=CLAIM.cpus, qos=QosClass.LSE)}
     wanted = wanted_of(node)
     left = MACHINE_Y.cpuset - CLAIM.cpus
     assert joined(wanted.pools.shared) == joined(wanted.pools.best_effort) == left
@@ -211,3 +211,13 @@ def test_of_a_pod_that_is_not_here_yet_nobody_shares_the_cpus() -> None:
     held, _ = believed_cpus(believing(), word(100, holding(1, "2-3")), (), is_heard=True)
     node, _ = node_planned(found(), (), held, (), {})
     assert node.held[uid_of(1)].qos is QosClass.LSE
+
+
+def test_a_claim_that_was_given_cpus_anew_shares_none_of_both() -> None:
+    """What it held through a Node that was lost may still be in use."""
+    claims = tuple(
+        CpuClaim(claim_uid="c", position=at, namespace="ml", name="mine", cpus=parse_cpuset(cpus))
+        for at, cpus in ((7, "2-3"), (9, "4-5"))
+    )
+    node, _ = node_planned(replace(found(), told=claims), (), (), (), {})
+    assert {one.cpus for one in node.held.values()} == {claim.cpus for claim in claims}

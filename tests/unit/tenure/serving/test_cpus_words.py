@@ -31,6 +31,7 @@ from agent.decide.pools import NodeCpus, PodCpus
 from agent.decide.wanted_cpus import NodePlanned
 from agent.https import NoAnswerError
 from agent.service.wire import Verdict, Verdicts, confirmation
+from agent.witness.confirmer import GONE_FILE
 from ledger.domain.annotations.cpu import ResourceStatus
 from ledger.domain.annotations.proof import EVERY, ProvenContainer
 from ledger.domain.annotations.qos import QosClass
@@ -179,6 +180,21 @@ def test_who_is_here_and_holds_nothing_by_the_answer_is_not_bound_by_an_older_wo
     scene.played.holdings = all_holdings(ORIGIN, 2, ())
     assert scene.round(None) is not None
     assert "p" not in scene.words.gone()
+
+
+def test_where_it_is_forgotten_who_was_called_gone_a_pod_without_cpus_is_none(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """The service notes nothing of it to the CPU process, so it would be asked for ever."""
+    devices = (ProvenContainer(index="0", cpus=parse_cpuset("")),)
+    other = held_by_pod(
+        pod_uid="d", namespace="ml", pod_name="d", containers=devices, phase="assigned"
+    )
+    there = (*scene.played.holdings.held.values(), other)
+    scene.played.holdings = all_holdings(ORIGIN, 1, there)
+    (tmp_path / GONE_FILE).write_bytes(b"no JSON")
+    scene.begin()
+    assert scene.words.gone() == {"p"}
 
 
 def test_a_pod_without_its_cpus_as_it_was_called_gone_is_a_problem(scene: Scene) -> None:
