@@ -179,6 +179,7 @@ class Extender:
         return self._judge(request, arguments.node_names)
 
     def _judge(self, request: PodRequest, names: Sequence[str]) -> Judged:
+        self._groups.plans.lead()
         self._preempting.renew(request)
         judge = self._groups.judge if group_name(request) else self._view.judge
         return judge(request, names)
@@ -187,6 +188,7 @@ class Extender:
         """Answer which Pods would have to go, node by node."""
         value = value or read_victims(body)
         self._check_now()
+        self._groups.plans.lead()
         return json.dumps({"NodeNameToMetaVictims": self._preempting.answer(value)}).encode()
 
     async def bind(self, body: bytes) -> bytes:
@@ -216,7 +218,6 @@ class Extender:
         why = self._why_not()
         if why:
             raise NotNowError(why)
-        self._groups.plans.lead()
 
 
 def _is_nominated(arguments: ExtenderArguments) -> bool:
