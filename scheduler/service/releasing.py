@@ -274,7 +274,7 @@ class Releasing:
     async def _release(self, name: str, event: PodReleased) -> None:
         """Record a release; ask the API whether a Pod is gone if no watch told of that."""
         uid, state = event.pod_uid, self._view.recorded(event.node_uid)
-        holding = state and state.holdings.get(f"{uid}/{event.attempt}")
+        holding = None if state is None else state.holdings.get(f"{uid}/{event.attempt}")
         if state is None or holding is None:
             return
         if event.reason == DELETED and uid not in self._view.pods.gone.get(name, {}):
