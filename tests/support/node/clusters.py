@@ -88,7 +88,6 @@ class Cluster:
             *("--kubepods", str(CGROUPS / "cpuset" / kubepods)),
             *("--kubepods-cpu", str(CGROUPS / "cpu" / kubepods)),
             *("--pod-resources", str(self.machine.pod_resources), "--look-seconds", "0.2"),
-            *("--kubelet-root", str(self.machine.room.folder / "kubelet")),
         )
 
     def _process(self, name: str, account: str, folder: Path) -> tuple[str, ...]:
