@@ -309,14 +309,16 @@ class Rounds:
     async def _round(self) -> None:
         """Wait for something to do, and do it. Raises what `Known.node` and `Binder.round` do."""
         loop, changed = asyncio.get_running_loop(), self._binder.tree.changed
-        loop.add_reader(changed, self._soon.set)
         is_new = any(time.monotonic() - at < NEW_SECONDS for at in self._first.values())
         soon = self._problem or is_new or (self._switch.allowed is False and self._binder.is_marked)
         at_last = SAMPLE_SECONDS if self.suppression else ROUND_SECONDS
-        with suppress(TimeoutError):
-            async with asyncio.timeout(AGAIN_SECONDS if soon else at_last):
-                await self._soon.wait()
-        loop.remove_reader(changed)
+        loop.add_reader(changed, self._soon.set)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_SECONDS if soon else at_last):
+                    await self._soon.wait()
+        finally:
+            loop.remove_reader(changed)  # or libuv ends us by SIGABRT once the tree is closed
         self._soon.clear()
         await asyncio.sleep(SETTLE_SECONDS)
         try:

@@ -152,7 +152,6 @@ def test_others_run_in_our_shared_pool_and_not_on_what_kubelet_reserves(
     assert asked == {"0-1"}
 
 
-@pytest.mark.slow  # red: the process that is taken over from ends, but not with 0
 def test_restarts_and_an_upgrade_widen_nothing(cluster: Cluster, pods: Pods) -> None:
     """
     Of what binds CPUs, of the runtime, of kubelet: processes run where they ran, at each moment.

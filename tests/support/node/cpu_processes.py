@@ -73,7 +73,8 @@ class CpuProcess:
         self.until("we stand by")
         assert before is not None
         before.terminate()
-        assert before.wait(60) == 0
+        code = before.wait(60)
+        assert code == 0, (code, self.words())
         self.until("cpus: bound")
 
     def end(self) -> None:

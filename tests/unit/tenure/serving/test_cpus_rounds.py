@@ -55,5 +55,27 @@ def test_nobody_is_bound_any_more_before_all_is_given_back() -> None:
     asyncio.run(test())
 
 
+def test_a_round_that_is_cancelled_watches_the_tree_no_more() -> None:
+    """The tree is closed next, and libuv aborts where it watches a closed descriptor."""
+    nothing: list[Any] = []
+    told = SimpleNamespace(
+        link=SimpleNamespace(changed=nothing), pods=SimpleNamespace(changed=nothing)
+    )
+    changed, _ = os.pipe()
+    binder = SimpleNamespace(tree=SimpleNamespace(changed=changed), is_marked=False)
+
+    async def test() -> None:
+        given = (binder, SimpleNamespace(allowed=True), SimpleNamespace(told=told))
+        spoken = SimpleNamespace(soon=asyncio.Event())
+        rounds = Rounds(*map(_any, given), _any(spoken), CollectorRegistry())
+        waiting = asyncio.create_task(rounds._round())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert not asyncio.get_running_loop().remove_reader(changed)
+
+    asyncio.run(test())
+
+
 def _any(one: object) -> Any:  # noqa: ANN401 - what plays it
     return cast("Any", one)
