@@ -98,7 +98,8 @@ def node_planned(
     """
     topology, kubelet = found.machine.topology, found.managers.cpu
     found = replace(found, pods=pods)
-    planned, unread = planned_pods(pods, found.pinned, found.claims, memo)
+    claims = found.claims
+    planned, unread = planned_pods(pods, found.pinned, claims, memo)
     alone = {one.about for one in doubted}
     system = decoded(words, ANNOTATION_SYSTEM_QOS_RESOURCE, decode_system_qos_resource)
     holders = find_cpu_holders(found, held)
@@ -110,7 +111,7 @@ def node_planned(
             kubelet_static=kubelet.is_static,
         ),
         held={one.uid: own for one, own in holders}
-        | {f"{one.claim_uid}/{one.position}": claimed_cpus(one.cpus) for one in found.claims},
+        | {f"{one.claim_uid}/{one.position}": claimed_cpus(one.cpus) for one in claims},
         pods=tuple(
             PodPlanned(uid=one.uid, stays=True) if one.uid in alone else one for one in planned
         ),

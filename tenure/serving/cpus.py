@@ -49,6 +49,7 @@ from tenure.serving.connections import Connections
 from tenure.serving.cpus_options import CpusOptions, RestoreOptions
 from tenure.serving.cpus_words import CpuWords
 from tenure.serving.listening import announced
+from tenure.serving.memory import give_back
 from tenure.serving.probes import probes_app
 
 LOCK: Final = "cpus.lock"
@@ -56,9 +57,12 @@ ROUND_SECONDS: Final = 30.0
 """The whole tree and the machine are looked at so often; what is told is acted on at once."""
 SETTLE_SECONDS: Final = 0.01
 PAUSE_SECONDS: Final = 0.2
-"""Between two rounds: a burst of changes is planned for together."""
+"""Between two rounds at most, where they had their share: changes are planned for together."""
+SHARE: Final = 0.03
+"""Of a core, that rounds take of the last second and of what follows."""
+SHARE_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 1.0
-ASK_SECONDS: Final = 0.5
+ASK_SECONDS: Final = 1.0
 NEW_SECONDS: Final = 5.0
 """Kubelet knows a new container within this time; a sandbox it never lists."""
 FAILING_SECONDS: Final = 60.0
@@ -113,6 +117,7 @@ async def serve_cpus(options: CpusOptions) -> None:
         tasks.append(every(AGAIN_SECONDS, "tell", rounds.tell, failures))
         tasks.append(every(AGAIN_SECONDS, "confirm", spoken.say, failures))
         tasks.append(rounds.run(options.state / LOCK, failures))
+        give_back()
         tasks.start()
         await stopping.wait()
 
@@ -265,7 +270,7 @@ class Rounds:
         self._spoken, self._soon = spoken, spoken.soon
         self._problem = "no round was made yet"
         self._stands_by = True
-        self._worked_at = self._whole_at = self._asked_at = float("-inf")
+        self._worked_at = self._whole_at = self._asked_at = self._rests_until = float("-inf")
         self._first: dict[str, float] = {}  # container that kubelet does not tell -> since when
         known.told.link.changed.append(self._soon.set)
         known.told.pods.changed.append(self._soon.set)
@@ -304,7 +309,7 @@ class Rounds:
             self._stands_by = False
             self._spoken.begin()
             self._soon.set()
-            await every(PAUSE_SECONDS, "round", self._round, failures)
+            await every(SETTLE_SECONDS, "round", self._round, failures)
 
     async def _round(self) -> None:
         """Wait for something to do, and do it. Raises what `Known.node` and `Binder.round` do."""
@@ -320,7 +325,9 @@ class Rounds:
         finally:
             loop.remove_reader(changed)  # or libuv ends us by SIGABRT once the tree is closed
         self._soon.clear()
-        await asyncio.sleep(SETTLE_SECONDS)
+        pause = min(self._rests_until - time.monotonic(), PAUSE_SECONDS)
+        await asyncio.sleep(max(pause, SETTLE_SECONDS))
+        began = time.process_time()
         try:
             if (allowed := self._switch.allowed) is False and self._binder.is_marked:
                 if self.nri:
@@ -336,6 +343,9 @@ class Rounds:
         except Exception as error:
             self._problem = str(error)
             raise
+        finally:
+            earned = max(self._rests_until, time.monotonic() - SHARE_SECONDS)
+            self._rests_until = earned + (time.process_time() - began) / SHARE
         self._worked_at, self._whole_at = now, now if whole else self._whole_at
         self._note(made)
 
@@ -379,7 +389,8 @@ class Rounds:
         known = {one.id for pod in made.node.pods for one in pod.containers}
         known |= {pod.uid for pod in made.node.pods} | {""}
         now = time.monotonic()
-        new = {each for one in made.tree.cgroups for each in (one.container, one.pod_uid)} - known
+        cgroups = made.tree.cgroups
+        new = {one.container for one in cgroups}.union(one.pod_uid for one in cgroups) - known
         self._first = {one: self._first.get(one, now) for one in new}
         is_new = any(now - at < NEW_SECONDS for at in self._first.values())
         if is_new and now - self._asked_at >= ASK_SECONDS:

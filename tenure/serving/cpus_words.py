@@ -36,7 +36,8 @@ class CpuWords:
 
     def problems(self) -> tuple[Problem, ...]:
         """Return who runs here without its own CPUs, for it was called gone."""
-        late = sorted(self._speaker.state.gone & self._told.pods.places().keys())
+        gone = self._speaker.state.gone
+        late = sorted(gone and gone & self._told.pods.places().keys())
         words = "it was called gone, and that is not taken back yet"
         return tuple(Problem(about=uid, reason=CALLED_GONE, words=words) for uid in late)
 

@@ -43,6 +43,8 @@ class Cluster(Listener):
         node: the one Node; `listed`: kubelet's Pods; `told`: what was confirmed.
     """
 
+    protocol_version = "HTTP/1.1"  # connections stay open, as those of all three do
+
     node: ClassVar[Json] = {}
     listed: ClassVar[list[Json]] = []
     told: ClassVar[list[Json]] = []

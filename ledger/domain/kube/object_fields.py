@@ -64,7 +64,7 @@ def spec_of(thing: Object | None) -> dict[str, object]:
 def found_in(thing: object, *path: str) -> Any:  # noqa: ANN401 - JSON
     """Return what is at a path inside of an object; None where nothing is, or something else."""
     for key in path:
-        thing = thing.get(key) if isinstance(thing, Mapping) else None
+        thing = thing.get(key) if isinstance(thing, dict) else None
     return thing
 
 
