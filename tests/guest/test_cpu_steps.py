@@ -8,8 +8,8 @@ from tests.support.guest.judged import judge, run_steps
 from tests.support.guest.machine import Guest
 
 SAMPLE_STEPS = 20
-CAMPAIGN_STEPS = 84
-"""By eight seeds on three machines: 2,000 in all."""
+CAMPAIGN_STEPS = 168
+"""By four seeds on three machines: 2,000 in all."""
 
 
 @pytest.mark.parametrize("seed", [2, 3], ids=["without kubelet's policy", "beside it"])
@@ -19,7 +19,7 @@ def test_a_sample_of_steps(machine: Guest, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 18))
+@pytest.mark.parametrize("seed", range(10, 14))
 def test_the_campaign_of_steps(machine: Guest, seed: int) -> None:
     """The same, 2,000 steps long on all machines together."""
     judge(machine, *run_steps(machine, seed, CAMPAIGN_STEPS), CAMPAIGN_STEPS)

@@ -146,6 +146,17 @@ def test_the_poller_tells_who_was_born_exposed_and_passes_over_the_empty(
     assert exposure["at_birth"]
 
 
+def test_the_poller_sees_a_cgroup_that_took_anothers_place(polled: tuple[Poller, Path]) -> None:
+    """As many folders as before are not the same ones."""
+    poller, folder = polled
+    poller.look()
+    (folder / "tree/two").rename(folder / "four")
+    (folder / "four").rename(folder / "tree/four")
+    poller.look()
+
+    assert poller.end()["cgroups"] == 4
+
+
 def test_a_claim_that_was_lifted_during_a_look_counts_for_none(
     polled: tuple[Poller, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,13 +208,14 @@ def test_who_ran_on_anothers_cpu_is_counted_by_the_claims_until_then(
     _count(event, {(17, 2): 5, (18, 2): 1, (18, 4): 9, (19, 3): 4, (20, 3): 7})
 
     switches.claim({})
+    _count(event, {(17, 2): 5, (18, 2): 1, (18, 4): 10, (19, 3): 4, (20, 3): 7})
     switches.claim({"two": Claim(since=2, cpus=[4], guests=[])})
 
     assert [tuple(each.values()) for each in switches.ran] == [
         ("two", "one", 2, 1, False),
         ("four", "one", 3, 7, True),
     ]
-    assert switches.total == 2 * 26
+    assert switches.total == 27
     _count(event, {}, dropped=3)
     with pytest.raises(AssertionError, match="the kernel lost switches"):
         switches.claim({})

@@ -21,7 +21,7 @@ CGROUPS: Final = Path("/sys/fs/cgroup")
 CLASSES: Final = {"Guaranteed": "", "Burstable": "burstable", "BestEffort": "besteffort"}
 SANDBOX: Final = "POD"
 _BUSY_SECONDS: Final = 0.002
-IDLE_SECONDS: Final = 0.02
+IDLE_SECONDS: Final = 0.1
 CONTROLLERS: Final = "+cpuset +cpu +memory +pids"
 
 OnStart = Callable[[int, str], None]

@@ -1,6 +1,8 @@
 """
 Looks every 5 ms at what the kernel lets each container use, and at who has CPUs to itself.
 
+Where a look takes longer, it rests as long: who never rests keeps an emulated machine busy.
+
 Runs in the guest beside what is tested, shares no code with it, and uses the standard library
 alone. It looks at the cgroups that have processes. Claims are one object of JSON in a file that is
 replaced whole: cgroup -> its CPUs, and the cgroups that may use them as well. What it saw is one
@@ -15,10 +17,12 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypedDict
 
 PERIOD_SECONDS: Final = 0.005
+_BYTES_MAX: Final = 4096
 
 
 class Claim(TypedDict):
@@ -60,6 +64,7 @@ class Poller:
         self._claims_file = claims
         self._tree = tree
         self._file = file
+        self._below: dict[str, tuple[int, list[str]]] = {}
         self._born: dict[str, int] = {}
         self._open: dict[tuple[str, str], Exposure] = {}
         self.seen = Seen(looks=0, longest=0.0, cgroups=0, exposures=[])
@@ -110,19 +115,49 @@ class Poller:
 
     def _peopled(self) -> list[str]:
         """Return the cgroups that have processes of their own."""
-        found = []
-        for folder, _, files in os.walk(self._tree):
-            if "cgroup.procs" in files and _read(Path(folder, "cgroup.procs")):
-                found.append(folder)
-        return found
+        top = str(self._tree)
+        return [one for one in self._all(top, _links(top)) if _read(f"{one}/cgroup.procs")]
+
+    def _all(self, folder: str, links: int) -> Iterator[str]:
+        """Yield a folder and all below; what is in it is listed anew once it changed."""
+        yield folder
+        known, below = self._below.get(folder, (0, []))
+        found = [(one, _links(one)) for one in below]
+        if known != links or not all(count for _, count in found):
+            below = _folders(folder)
+            self._below[folder] = links, below
+            found = [(one, _links(one)) for one in below]
+        for one, count in found:
+            if count:
+                yield from self._all(one, count)
 
     def _usable(self, path: str) -> set[int]:
-        return _numbers(_read(Path(path, self._file)))
+        return _numbers(_read(f"{path}/{self._file}"))
 
 
-def _read(path: Path) -> str:
+def _folders(folder: str) -> list[str]:
     try:
-        return path.read_text().strip()
+        with os.scandir(folder) as entries:
+            return [one.path for one in entries if one.is_dir()]
+    except OSError:  # it is not there yet, or has just gone
+        return []
+
+
+def _links(folder: str) -> int:
+    """Return what tells how many folders are in one; 0 = it is not there."""
+    try:
+        return os.lstat(folder).st_nlink
+    except OSError:
+        return 0
+
+
+def _read(path: str) -> str:
+    try:
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            return os.read(opened, _BYTES_MAX).decode().strip()
+        finally:
+            os.close(opened)
     except OSError:  # it has just gone, or goes
         return ""
 
@@ -142,7 +177,7 @@ def main(claims: str, tree: str, file: str) -> None:
     while not Path(f"{claims}.end").exists():
         poller.look()
         took = time.monotonic() - began
-        time.sleep(max(0.0, PERIOD_SECONDS - took))
+        time.sleep(max(PERIOD_SECONDS - took, took))
         poller.seen["longest"] = max(poller.seen["longest"], time.monotonic() - began)
         began = time.monotonic()
     json.dump(poller.end(), sys.stdout)

@@ -22,6 +22,8 @@ COMM: Final = "guest-work"
 _TRACE: Final = Path("/sys/kernel/tracing")
 _EVENT: Final = "events/sched/sched_switch"
 _COUNTS: Final = f'hist:keys=next_pid,common_cpu:size=4096{{}} if next_comm=="{COMM}"'
+_LINES_MAX: Final = 400
+"""So many are read each time; to clear them takes the kernel longer."""
 _LINE: Final = re.compile(
     r"\{ next_pid: +(?P<pid>\d+), common_cpu: +(?P<cpu>\d+) \} hitcount: +(?P<count>\d+)"
 )
@@ -49,6 +51,7 @@ class Switches:
         self.total = 0
         self.ran: list[Ran] = []
         self._claims: Mapping[str, Claim] = {}
+        self._counted: dict[tuple[int, int], int] = {}
         self._folders: dict[int, str] = {}
         self._newborn: set[str] = set()
 
@@ -60,7 +63,9 @@ class Switches:
     def claim(self, claims: Mapping[str, Claim]) -> None:
         """Judge what ran by the claims until now, and let others count from now on."""
         self._judge((self._event / "hist").read_text())
-        self._write(_COUNTS.format(":clear"))
+        if len(self._counted) > _LINES_MAX:
+            self._write(_COUNTS.format(":clear"))
+            self._counted = {}
         self._claims = claims
         self._newborn.clear()
 
@@ -74,8 +79,12 @@ class Switches:
         assert dropped is not None, histogram
         assert dropped[1] == "0", f"the kernel lost switches: {dropped[0]}"
         counts: Counter[tuple[str, int]] = Counter()
+        before, self._counted = self._counted, {}
         for found in _LINE.finditer(histogram):
-            counts[self._folders[int(found["pid"])], int(found["cpu"])] += int(found["count"])
+            pid, cpu, count = (int(found[name]) for name in ("pid", "cpu", "count"))
+            self._counted[pid, cpu] = count
+            counts[self._folders[pid], cpu] += count - before.get((pid, cpu), 0)
+        counts = +counts
         self.total += counts.total()
         for (who, cpu), times in counts.items():
             for whose, claim in self._claims.items():
