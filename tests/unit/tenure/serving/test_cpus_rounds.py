@@ -65,9 +65,10 @@ def test_a_round_that_is_cancelled_watches_the_tree_no_more() -> None:
     binder = SimpleNamespace(tree=SimpleNamespace(changed=changed), is_marked=False)
 
     async def test() -> None:
-        given = (binder, SimpleNamespace(allowed=True), SimpleNamespace(told=told))
+        switch, known = SimpleNamespace(allowed=True), SimpleNamespace(told=told)
         spoken = SimpleNamespace(soon=asyncio.Event())
-        rounds = Rounds(*map(_any, given), _any(spoken), CollectorRegistry())
+        given = _any(binder), _any(switch), _any(known), _any(spoken)
+        rounds = Rounds(*given, CollectorRegistry())
         waiting = asyncio.create_task(rounds._round())
         await asyncio.sleep(0)
         waiting.cancel()
