@@ -25,20 +25,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from ledger.domain.annotations.wire import (
-    Amounts,
-    a_choice,
-    a_cpuset,
-    a_flag,
-    a_quantity,
-    a_text,
-    amounts,
-    an_integer,
-    an_object,
-    annotation_path,
-    each,
-    load,
-)
+from ledger.domain.annotations import wire
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.quantity import Quantity
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
@@ -49,11 +36,11 @@ _Field = tuple[str, str, tuple[str, ...], type | None, Reader, bool]
 
 _WORDS: Final = {"id": "ID", "ids": "IDs", "uid": "UID", "uuid": "UUID", "cpus": "CPUs"}
 _READERS: Final[Mapping[object, Reader]] = {
-    str: a_text,
-    int: an_integer,
-    bool: partial(a_flag, default=False),
-    Quantity: a_quantity,
-    CpuSet: a_cpuset,
+    str: wire.a_text,
+    int: wire.an_integer,
+    bool: partial(wire.a_flag, default=False),
+    Quantity: wire.a_quantity,
+    CpuSet: wire.a_cpuset,
     object: lambda value, _: value,
 }
 
@@ -71,8 +58,8 @@ def read(kind: Callable[..., T], value: object, path: str = "") -> T:
 
 def read_json(kind: Callable[..., T], text: str, annotation: str) -> T:
     """Return what the text of an annotation says. Raises InputError as `load` and `read` do."""
-    path = annotation_path(annotation)
-    return read(kind, load(text, path), path)
+    path = wire.annotation_path(annotation)
+    return read(kind, wire.load(text, path), path)
 
 
 def sorted_texts(value: object, path: str) -> tuple[tuple[str, str], ...]:
@@ -80,9 +67,9 @@ def sorted_texts(value: object, path: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(read(Mapping[str, str], value, path).items()))
 
 
-def released(value: object, path: str) -> Amounts:
+def released(value: object, path: str) -> wire.Amounts:
     """Return a resource list under released names, where no device of the settings can stand."""
-    return amounts(value, path, DEFAULT_VOCABULARY)
+    return wire.amounts(value, path, DEFAULT_VOCABULARY)
 
 
 @cache
@@ -96,7 +83,7 @@ def _reader(kind: Any) -> Reader:  # noqa: ANN401 - a type of any form
     if origin in {typing.Union, UnionType}:
         return _reader(next(part for part in parts if part is not NoneType))
     if origin is tuple:
-        return partial(each, read=_reader(parts[0]))
+        return partial(wire.each, read=_reader(parts[0]))
     if origin is Mapping:
         return partial(_members, _reader(parts[1]))
     if issubclass(kind, StrEnum):
@@ -127,11 +114,11 @@ def _fields(kind: Any) -> Iterator[_Field]:  # noqa: ANN401 - as above
 def _choice(
     kind: type[StrEnum], value: object, path: str, *, default: StrEnum | None = None
 ) -> StrEnum:
-    return a_choice(value, kind, path, default=default)
+    return wire.a_choice(value, kind, path, default=default)
 
 
 def _whole(kind: Callable[..., T], fields: tuple[_Field, ...], value: object, path: str) -> T:
-    body = an_object(value, path)
+    body = wire.an_object(value, path)
     prefix = f"{path}." if path else ""
     found = {}
     for name, key, others, plain, reader, is_needed in fields:
@@ -149,5 +136,5 @@ def _whole(kind: Callable[..., T], fields: tuple[_Field, ...], value: object, pa
 
 
 def _members(reader: Reader, value: object, path: str) -> Mapping[str, Any]:
-    items = an_object(value, path)
+    items = wire.an_object(value, path)
     return {key: reader(item, f"{path}[{key}]") for key, item in items.items()}

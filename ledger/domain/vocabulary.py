@@ -14,21 +14,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar
 
+from ledger.domain import resources
 from ledger.domain.device_types import BUILT_IN, DeviceType, read_device_types
 from ledger.domain.log.codec import encode_value
 from ledger.domain.proofs.canonical import INTEGER_MAX
-from ledger.domain.resources import (
-    ALIASES,
-    AMD_GPU,
-    DCU_GPU,
-    DOMAIN_KOORDINATOR,
-    DOMAIN_KUBERNETES,
-    GPU_MEMORY,
-    GPU_NAMES,
-    RELEASED_BY_PROPOSAL,
-    SHARED_GPU_NAMES,
-    TYPE_GPU,
-)
 from ledger.domain.setting import Setting
 
 T = TypeVar("T")
@@ -110,7 +99,7 @@ class Vocabulary:
     @cached_property
     def known_types(self) -> tuple[str, ...]:
         """The names of all types that can be asked for, GPUs too."""
-        return tuple(sorted({TYPE_GPU, *self._types}))
+        return tuple(sorted({resources.TYPE_GPU, *self._types}))
 
     @cached_property
     def device_names(self) -> frozenset[str]:
@@ -125,7 +114,7 @@ class Vocabulary:
         Rule: design section 3, base units: bytes as they are; cards, percent, MiB and GiB as many
         as have bytes that can be counted exactly as GiB.
         """
-        memories = {GPU_MEMORY, *(kind.memory for kind in self._types.values())}
+        memories = {resources.GPU_MEMORY, *(kind.memory for kind in self._types.values())}
         return {
             name: INTEGER_MAX if self.canonical(name) in memories else _UNITS_MAX
             for name in self.device_names
@@ -134,7 +123,7 @@ class Vocabulary:
     @cached_property
     def released(self) -> Mapping[str, str]:
         """Other spellings of resources, of devices and not, -> the released name."""
-        return {**ALIASES, **self._aliases}
+        return {**resources.ALIASES, **self._aliases}
 
     @cached_property
     def _types(self) -> Mapping[str, DeviceType]:
@@ -148,14 +137,14 @@ class Vocabulary:
     def _proposal(self) -> Mapping[str, str]:
         return {
             name: alias
-            for alias, name in {**RELEASED_BY_PROPOSAL, **self._aliases}.items()
-            if alias.startswith(DOMAIN_KUBERNETES)
+            for alias, name in {**resources.RELEASED_BY_PROPOSAL, **self._aliases}.items()
+            if alias.startswith(resources.DOMAIN_KUBERNETES)
         }
 
     @cached_property
     def _type_by_spelling(self) -> Mapping[str, str]:
         types = {
-            **dict.fromkeys(GPU_NAMES, TYPE_GPU),
+            **dict.fromkeys(resources.GPU_NAMES, resources.TYPE_GPU),
             **{name: kind.name for kind in self._types.values() for name in kind.resources},
         }
         spelt = {alias: types[name] for alias, name in self.released.items() if name in types}
@@ -190,12 +179,12 @@ class Vocabulary:
     def type_named(self, name: str) -> DeviceType:
         """Return the type of a name; an unknown one counts percent of `koordinator.sh/<name>`."""
         return self._types.get(name) or DeviceType(
-            name=name, resource=f"{DOMAIN_KOORDINATOR}{name}"
+            name=name, resource=f"{resources.DOMAIN_KOORDINATOR}{name}"
         )
 
     def is_known_type(self, name: str) -> bool:
         """Tell whether devices of the type can be asked for."""
-        return name == TYPE_GPU or name in self._types
+        return name == resources.TYPE_GPU or name in self._types
 
     def is_unique_id(self, device_type: str, device_id: str) -> bool:
         """
@@ -205,7 +194,7 @@ class Vocabulary:
         address or a number is of one machine alone, whatever the type says.
         """
         kind = self._types.get(device_type)
-        unique = device_type == TYPE_GPU or (kind is not None and kind.unique_ids)
+        unique = device_type == resources.TYPE_GPU or (kind is not None and kind.unique_ids)
         return unique and bool(device_id) and not _LOCAL_ID.fullmatch(device_id)
 
     def advertised_names(self) -> frozenset[str]:
@@ -215,7 +204,9 @@ class Vocabulary:
         Rule: design section 8, "nothing else advertises the cards". `nvidia.com/gpu` and what is
         said beside it are the device plugins' own.
         """
-        return self.device_names - (SHARED_GPU_NAMES - {AMD_GPU, DCU_GPU})
+        return self.device_names - (
+            resources.SHARED_GPU_NAMES - {resources.AMD_GPU, resources.DCU_GPU}
+        )
 
 
 DEFAULT_VOCABULARY: Final = Vocabulary()

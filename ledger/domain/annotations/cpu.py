@@ -10,17 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Final
 
-from ledger.domain.annotations.wire import (
-    Amounts,
-    a_text,
-    amounts_json,
-    an_object,
-    annotation_path,
-    at_least,
-    dump,
-    load,
-    present,
-)
+from ledger.domain.annotations import wire
 from ledger.domain.cpuset import EMPTY, CpuSet, format_cpuset
 from ledger.domain.resources import (
     ANNOTATION_NUMA_TOPOLOGY_SPEC,
@@ -29,7 +19,7 @@ from ledger.domain.resources import (
 )
 from ledger.domain.typed import read_json, released
 
-_SPEC_PATH: Final = annotation_path(ANNOTATION_RESOURCE_SPEC)
+_SPEC_PATH: Final = wire.annotation_path(ANNOTATION_RESOURCE_SPEC)
 
 
 class CpuBindPolicy(StrEnum):
@@ -104,8 +94,8 @@ class CpuSharedPool:
 class NumaNodeResources:
     """What a Pod takes of one NUMA node, in raw (not amplified) quantities."""
 
-    node: Annotated[int, at_least(0)]
-    resources: Annotated[Amounts, released] = ()
+    node: Annotated[int, wire.at_least(0)]
+    resources: Annotated[wire.Amounts, released] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +128,12 @@ def rewrite_resource_spec(
     preferred: CpuBindPolicy | None = None,
 ) -> str:
     """Return the user's own text with the effective policies put in (contract 2.2; 14, item 1)."""
-    spec = dict(an_object(load(text, _SPEC_PATH), _SPEC_PATH))
+    spec = dict(wire.an_object(wire.load(text, _SPEC_PATH), _SPEC_PATH))
     if required is not None:
         spec["requiredCPUBindPolicy"] = str(required)
     if preferred is not None:
         spec["preferredCPUBindPolicy"] = str(preferred)
-    return dump(spec)
+    return wire.dump(spec)
 
 
 def effective_resource_spec(text: str, policy: CpuBindPolicy, *, by_node: bool) -> str | None:
@@ -191,25 +181,25 @@ def encode_resource_status(status: ResourceStatus) -> str:
         "cpuset": format_cpuset(status.cpuset),
         "cpuSharedPools": [encode_pool(pool) for pool in status.cpu_shared_pools],
         "numaNodeResources": [
-            {"node": item.node, **present({"resources": amounts_json(item.resources)})}
+            {"node": item.node, **wire.present({"resources": wire.amounts_json(item.resources)})}
             for item in status.numa_node_resources
         ],
     }
-    return dump(present(fields))
+    return wire.dump(wire.present(fields))
 
 
 def encode_pool(pool: CpuSharedPool) -> dict[str, object]:
     """Return the JSON object of one shared pool; no CPUs, no `cpuset`."""
-    cpus = present({"cpuset": format_cpuset(pool.cpus)})
+    cpus = wire.present({"cpuset": format_cpuset(pool.cpus)})
     return {"socket": pool.socket, "node": pool.node, **cpus}
 
 
 def _bind_policy(value: object, path: str) -> CpuBindPolicy:
-    text = a_text(value, path)
+    text = wire.a_text(value, path)
     return CpuBindPolicy(text) if text in set(CpuBindPolicy) else CpuBindPolicy.UNKNOWN
 
 
 def _exclusive_policy(value: object, path: str) -> CpuExclusivePolicy:
-    text = a_text(value, path)
+    text = wire.a_text(value, path)
     known = text in set(CpuExclusivePolicy)
     return CpuExclusivePolicy(text) if known else CpuExclusivePolicy.NONE

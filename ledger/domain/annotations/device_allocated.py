@@ -7,32 +7,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final
 
-from ledger.domain.annotations.wire import (
-    Amounts,
-    a_text,
-    amounts,
-    an_integer,
-    an_object,
-    annotation_path,
-    at_least,
-    dump,
-    each,
-    load,
-    present,
-)
+from ledger.domain.annotations import wire
 from ledger.domain.quantity import ZERO, Quantity, decimal_text
 from ledger.domain.resources import ANNOTATION_DEVICE_ALLOCATED
 from ledger.domain.typed import read
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
-_PATH: Final = annotation_path(ANNOTATION_DEVICE_ALLOCATED)
+_PATH: Final = wire.annotation_path(ANNOTATION_DEVICE_ALLOCATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfAllocation:
     """One virtual function of the device. `minor` is -1 where the agent does not number VFs."""
 
-    minor: Annotated[int, at_least(-1)] = 0
+    minor: Annotated[int, wire.at_least(-1)] = 0
     bus_id: str = ""
 
 
@@ -49,7 +37,7 @@ class DeviceAllocation:
 
     minor: int
     id: str = ""
-    resources: Amounts = ()
+    resources: wire.Amounts = ()
     vfs: tuple[VfAllocation, ...] = ()
     template: str = ""
 
@@ -82,13 +70,13 @@ def decode_device_allocated(
     Raises:
         InputError: broken JSON, a missing or negative device minor, a bad or negative quantity.
     """
-    by_type = an_object(load(text, _PATH), _PATH)
+    by_type = wire.an_object(wire.load(text, _PATH), _PATH)
 
     def decode(entry: object, path: str) -> DeviceAllocation:
         return _decode_entry(entry, path, vocabulary)
 
     return {
-        device_type: each(entries, f"{_PATH}.{device_type}", decode)
+        device_type: wire.each(entries, f"{_PATH}.{device_type}", decode)
         for device_type, entries in by_type.items()
     }
 
@@ -106,7 +94,7 @@ def encode_device_allocated(
     writes `kubernetes.io/` names, for nodes that advertise that domain.
     """
     names = vocabulary if proposal_domain else None
-    return dump(
+    return wire.dump(
         {
             device_type: [
                 _encode_entry(entry, names)
@@ -119,16 +107,16 @@ def encode_device_allocated(
 
 
 def _decode_entry(value: object, path: str, vocabulary: Vocabulary) -> DeviceAllocation:
-    entry = an_object(value, path)
+    entry = wire.an_object(value, path)
     key = "resouurces" if entry.get("resources") is None else "resources"
     extension_path = f"{path}.extension"
-    extension = an_object(entry.get("extension"), extension_path)
+    extension = wire.an_object(entry.get("extension"), extension_path)
     return DeviceAllocation(
-        minor=an_integer(entry.get("minor"), f"{path}.minor", least=0),
-        id=a_text(entry.get("id"), f"{path}.id"),
-        resources=amounts(entry.get(key), f"{path}.{key}", vocabulary),
+        minor=wire.an_integer(entry.get("minor"), f"{path}.minor", least=0),
+        id=wire.a_text(entry.get("id"), f"{path}.id"),
+        resources=wire.amounts(entry.get(key), f"{path}.{key}", vocabulary),
         vfs=read(tuple[VfAllocation, ...], extension.get("vfs"), f"{extension_path}.vfs"),
-        template=a_text(
+        template=wire.a_text(
             extension.get("gpuSharedResourceTemplate"),
             f"{extension_path}.gpuSharedResourceTemplate",
         ),
@@ -136,16 +124,16 @@ def _decode_entry(value: object, path: str, vocabulary: Vocabulary) -> DeviceAll
 
 
 def _encode_entry(entry: DeviceAllocation, names: Vocabulary | None) -> dict[str, object]:
-    vfs = [present({"minor": vf.minor or None, "busID": vf.bus_id}) for vf in entry.vfs]
-    extension = present({"vfs": vfs, "gpuSharedResourceTemplate": entry.template})
+    vfs = [wire.present({"minor": vf.minor or None, "busID": vf.bus_id}) for vf in entry.vfs]
+    extension = wire.present({"vfs": vfs, "gpuSharedResourceTemplate": entry.template})
     return {
         "minor": entry.minor,
         "resources": _encode_amounts(entry.resources, names),
-        **present({"id": entry.id, "extension": extension}),
+        **wire.present({"id": entry.id, "extension": extension}),
     }
 
 
 @lru_cache(maxsize=4096)
-def _encode_amounts(resources: Amounts, names: Vocabulary | None) -> Mapping[str, str]:
+def _encode_amounts(resources: wire.Amounts, names: Vocabulary | None) -> Mapping[str, str]:
     rename = str if names is None else names.proposal_name
     return {rename(name): decimal_text(quantity) for name, quantity in resources}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from ledger.domain import resources
 from ledger.domain.annotations.wire import (
     a_choice,
     a_decimal,
@@ -18,18 +19,6 @@ from ledger.domain.annotations.wire import (
     within,
 )
 from ledger.domain.errors import InputError
-from ledger.domain.resources import (
-    ANNOTATION_GANG_GROUPS,
-    ANNOTATION_GANG_MATCH_POLICY,
-    ANNOTATION_GANG_MATCH_POLICY_ALIAS,
-    ANNOTATION_GANG_MIN_AVAILABLE,
-    ANNOTATION_GANG_MODE,
-    ANNOTATION_GANG_NAME,
-    ANNOTATION_GANG_TOTAL_NUMBER,
-    ANNOTATION_GANG_WAITING_TIME,
-    LABEL_POD_GROUP,
-    LABEL_POD_GROUP_NAME,
-)
 
 SECOND_NS: Final = 10**9
 WAITING_TIME_DEFAULT_NS: Final = 600 * SECOND_NS
@@ -103,23 +92,23 @@ def read_gang(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Gang
             1; a waiting time that is not positive.
     """
     name = (
-        labels.get(LABEL_POD_GROUP)
-        or labels.get(LABEL_POD_GROUP_NAME)
-        or annotations.get(ANNOTATION_GANG_NAME)
+        labels.get(resources.LABEL_POD_GROUP)
+        or labels.get(resources.LABEL_POD_GROUP_NAME)
+        or annotations.get(resources.ANNOTATION_GANG_NAME)
     )
     if not name:
         return None
-    least = _number(annotations, ANNOTATION_GANG_MIN_AVAILABLE)
-    total = _number(annotations, ANNOTATION_GANG_TOTAL_NUMBER)
+    least = _number(annotations, resources.ANNOTATION_GANG_MIN_AVAILABLE)
+    total = _number(annotations, resources.ANNOTATION_GANG_TOTAL_NUMBER)
     return Gang(
         name=name,
         min_available=least,
         total_number=least if total is None else max(total, least or 0),
         waiting_time_ns=_waiting_time(annotations),
         mode=a_choice(
-            annotations.get(ANNOTATION_GANG_MODE, GangMode.STRICT),
+            annotations.get(resources.ANNOTATION_GANG_MODE, GangMode.STRICT),
             GangMode,
-            annotation_path(ANNOTATION_GANG_MODE),
+            annotation_path(resources.ANNOTATION_GANG_MODE),
         ),
         match_policy=_match_policy(annotations),
         groups=_groups(annotations),
@@ -147,10 +136,10 @@ def parse_duration(text: str) -> int:
 
 
 def _waiting_time(annotations: Mapping[str, str]) -> int:
-    text = annotations.get(ANNOTATION_GANG_WAITING_TIME)
+    text = annotations.get(resources.ANNOTATION_GANG_WAITING_TIME)
     if text is None:
         return WAITING_TIME_DEFAULT_NS
-    path = annotation_path(ANNOTATION_GANG_WAITING_TIME)
+    path = annotation_path(resources.ANNOTATION_GANG_WAITING_TIME)
     duration = within(path, parse_duration, text)
     if duration <= 0:
         raise InputError(f"must be positive: value={text!r}", field=path)
@@ -158,15 +147,18 @@ def _waiting_time(annotations: Mapping[str, str]) -> int:
 
 
 def _match_policy(annotations: Mapping[str, str]) -> GangMatchPolicy:
-    for key in (ANNOTATION_GANG_MATCH_POLICY, ANNOTATION_GANG_MATCH_POLICY_ALIAS):
+    for key in (
+        resources.ANNOTATION_GANG_MATCH_POLICY,
+        resources.ANNOTATION_GANG_MATCH_POLICY_ALIAS,
+    ):
         if key in annotations:
             return a_choice(annotations[key], GangMatchPolicy, annotation_path(key))
     return GangMatchPolicy.ONCE_SATISFIED
 
 
 def _groups(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    text = annotations.get(ANNOTATION_GANG_GROUPS)
-    path = annotation_path(ANNOTATION_GANG_GROUPS)
+    text = annotations.get(resources.ANNOTATION_GANG_GROUPS)
+    path = annotation_path(resources.ANNOTATION_GANG_GROUPS)
     return () if text is None else each(load(text, path), path, a_text)
 
 

@@ -6,17 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.domain.annotations.wire import (
-    a_decimal,
-    a_text,
-    an_object,
-    annotation_path,
-    dump,
-    each,
-    label_path,
-    load,
-    within,
-)
+from ledger.domain.annotations import wire
 from ledger.domain.errors import InputError
 from ledger.domain.request.requests import GroupRef
 from ledger.domain.resources import (
@@ -27,7 +17,7 @@ from ledger.domain.resources import (
 )
 from ledger.domain.topology import LinkMatrix, format_link_matrix, parse_link_matrix
 
-_PATH: Final = annotation_path(ANNOTATION_GPU_TOPOLOGY)
+_PATH: Final = wire.annotation_path(ANNOTATION_GPU_TOPOLOGY)
 _BANDWIDTH: Final = "bandwidth"
 
 
@@ -62,11 +52,11 @@ def read_gpu_group(labels: Mapping[str, str]) -> GroupRef | None:
     if name is None and replica is None:
         return None
     if not name:
-        raise InputError("missing beside the replica", field=label_path(LABEL_GPU_GROUP_NAME))
-    path = label_path(LABEL_GPU_GROUP_REPLICA)
+        raise InputError("missing beside the replica", field=wire.label_path(LABEL_GPU_GROUP_NAME))
+    path = wire.label_path(LABEL_GPU_GROUP_REPLICA)
     if replica is None:
         raise InputError("missing beside the name", field=path)
-    return GroupRef(name=name, replica=a_decimal(replica, path, least=1))
+    return GroupRef(name=name, replica=wire.a_decimal(replica, path, least=1))
 
 
 # {"allocatedGPUs": {"0": ["4", "5"]}, "visibleGPUs": ["4", "5", "6", "7"]}
@@ -81,16 +71,16 @@ def decode_gpu_topology(text: str) -> GpuTopologyAllocation:
     Raises:
         InputError: broken JSON, or an index that is not decimal text.
     """
-    value = an_object(load(text, _PATH), _PATH)
+    value = wire.an_object(wire.load(text, _PATH), _PATH)
     path = f"{_PATH}.allocatedGPUs"
-    allocated = an_object(value.get("allocatedGPUs"), path)
+    allocated = wire.an_object(value.get("allocatedGPUs"), path)
     pairs = (
-        (a_decimal(container, path, least=0), each(gpus, f"{path}[{container}]", _index))
+        (wire.a_decimal(container, path, least=0), wire.each(gpus, f"{path}[{container}]", _index))
         for container, gpus in allocated.items()
     )
     return GpuTopologyAllocation(
         allocated=tuple(sorted(pairs)),
-        visible=each(value.get("visibleGPUs"), f"{_PATH}.visibleGPUs", _index),
+        visible=wire.each(value.get("visibleGPUs"), f"{_PATH}.visibleGPUs", _index),
     )
 
 
@@ -101,7 +91,7 @@ def encode_gpu_topology(allocation: GpuTopologyAllocation) -> str:
         for container, minors in allocation.allocated
     }
     visible = [str(minor) for minor in allocation.visible]
-    return dump({"allocatedGPUs": allocated, "visibleGPUs": visible})
+    return wire.dump({"allocatedGPUs": allocated, "visibleGPUs": visible})
 
 
 # spec.topologies of a Device: {"gpu": [{"name": "bandwidth", "topology": "[[0,1],[1,0]]"}]}
@@ -114,12 +104,12 @@ def decode_gpu_links(topologies: object) -> LinkMatrix | None:
     Rule: the proposal, "GPU topology resource reporting". Fields of errors start at `spec`.
     """
     path = f"spec.topologies.{TYPE_GPU}"
-    by_type = an_object(topologies, "spec.topologies")
-    for entry_path, entry in each(by_type.get(TYPE_GPU), path, _named):
-        if a_text(entry.get("name"), f"{entry_path}.name") == _BANDWIDTH:
+    by_type = wire.an_object(topologies, "spec.topologies")
+    for entry_path, entry in wire.each(by_type.get(TYPE_GPU), path, _named):
+        if wire.a_text(entry.get("name"), f"{entry_path}.name") == _BANDWIDTH:
             matrix_path = f"{entry_path}.topology"
-            return within(
-                matrix_path, parse_link_matrix, a_text(entry.get("topology"), matrix_path)
+            return wire.within(
+                matrix_path, parse_link_matrix, wire.a_text(entry.get("topology"), matrix_path)
             )
     return None
 
@@ -130,8 +120,8 @@ def encode_gpu_links(matrix: LinkMatrix) -> dict[str, object]:
 
 
 def _index(value: object, path: str) -> int:
-    return a_decimal(a_text(value, path), path, least=0)
+    return wire.a_decimal(wire.a_text(value, path), path, least=0)
 
 
 def _named(value: object, path: str) -> tuple[str, dict[str, object]]:
-    return path, an_object(value, path)
+    return path, wire.an_object(value, path)

@@ -10,37 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ledger.domain import resources
 from ledger.domain.dialects.names import FOREIGN_WORDS
-from ledger.domain.resources import (
-    ANNOTATION_BIND_GANG_GROUP_ID,
-    ANNOTATION_BIND_GANG_MEMBER_COUNT,
-    ANNOTATION_BIND_TIMESTAMP,
-    ANNOTATION_DEVICE_ALLOCATED,
-    ANNOTATION_DEVICES_CHECKPOINTS,
-    ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL,
-    ANNOTATION_GPU_MINORS,
-    ANNOTATION_GPU_TOPOLOGY,
-    ANNOTATION_POD_CPU_ALLOCS,
-    ANNOTATION_RESOURCE_STATUS,
-    ANNOTATION_TENURE_ADMITTED,
-    ANNOTATION_TENURE_ALLOCATED_PREFIX,
-    ANNOTATION_TENURE_CLAIMED,
-    ANNOTATION_TENURE_ORIGINAL,
-    ANNOTATION_TENURE_VISIBLE_PREFIX,
-    DOMAIN_TENURE,
-    TENURE_ISOLATION,
-    TENURE_WHOLE_CARDS,
-)
 
 ALLOCATION_ANNOTATIONS: Final = frozenset(
     {
-        ANNOTATION_DEVICE_ALLOCATED,
-        ANNOTATION_RESOURCE_STATUS,
-        ANNOTATION_BIND_TIMESTAMP,
-        ANNOTATION_GPU_MINORS,
-        ANNOTATION_GPU_TOPOLOGY,
-        ANNOTATION_BIND_GANG_GROUP_ID,
-        ANNOTATION_BIND_GANG_MEMBER_COUNT,
+        resources.ANNOTATION_DEVICE_ALLOCATED,
+        resources.ANNOTATION_RESOURCE_STATUS,
+        resources.ANNOTATION_BIND_TIMESTAMP,
+        resources.ANNOTATION_GPU_MINORS,
+        resources.ANNOTATION_GPU_TOPOLOGY,
+        resources.ANNOTATION_BIND_GANG_GROUP_ID,
+        resources.ANNOTATION_BIND_GANG_MEMBER_COUNT,
         *(key for words in FOREIGN_WORDS for key in words.allocation_annotations),
     }
 )
@@ -48,27 +29,27 @@ ALLOCATION_ANNOTATIONS: Final = frozenset(
 
 ALLOCATION_PREFIXES: Final = (
     *(prefix for words in FOREIGN_WORDS for prefix in words.allocation_prefixes),
-    DOMAIN_TENURE,
+    resources.DOMAIN_TENURE,
 )
 """What starts so is ours too: one key a container, and whatever else is in our own domain."""
 
 ADMISSION_ANNOTATIONS: Final = frozenset(
     {
-        ANNOTATION_TENURE_ADMITTED,
-        ANNOTATION_TENURE_CLAIMED,
-        ANNOTATION_TENURE_ORIGINAL,
-        TENURE_ISOLATION,
-        TENURE_WHOLE_CARDS,
+        resources.ANNOTATION_TENURE_ADMITTED,
+        resources.ANNOTATION_TENURE_CLAIMED,
+        resources.ANNOTATION_TENURE_ORIGINAL,
+        resources.TENURE_ISOLATION,
+        resources.TENURE_WHOLE_CARDS,
     }
 )
 """What our webhook itself writes on a new Pod, under the name of whoever creates it."""
 
 CHECKPOINT_ANNOTATIONS: Final = frozenset(
-    {ANNOTATION_DEVICES_CHECKPOINTS, ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL}
+    {resources.ANNOTATION_DEVICES_CHECKPOINTS, resources.ANNOTATION_DEVICES_CHECKPOINTS_PROPOSAL}
 )
 """Of Device objects: what kubelet handed out, as the agent saw it."""
 
-TOPOLOGY_ANNOTATIONS: Final = frozenset({ANNOTATION_POD_CPU_ALLOCS})
+TOPOLOGY_ANNOTATIONS: Final = frozenset({resources.ANNOTATION_POD_CPU_ALLOCS})
 """Of NodeResourceTopology objects: which CPUs kubelet pinned, as the agent saw it."""
 
 
@@ -79,13 +60,13 @@ def is_allocation(key: str) -> bool:
 
 _GIVEN_PREFIXES: Final = (
     *(prefix for words in FOREIGN_WORDS for prefix in words.allocation_prefixes),
-    ANNOTATION_TENURE_ALLOCATED_PREFIX,
-    ANNOTATION_TENURE_VISIBLE_PREFIX,
+    resources.ANNOTATION_TENURE_ALLOCATED_PREFIX,
+    resources.ANNOTATION_TENURE_VISIBLE_PREFIX,
 )
 _GIVEN: Final = ALLOCATION_ANNOTATIONS - {
-    ANNOTATION_BIND_TIMESTAMP,
-    ANNOTATION_BIND_GANG_GROUP_ID,
-    ANNOTATION_BIND_GANG_MEMBER_COUNT,
+    resources.ANNOTATION_BIND_TIMESTAMP,
+    resources.ANNOTATION_BIND_GANG_GROUP_ID,
+    resources.ANNOTATION_BIND_GANG_MEMBER_COUNT,
     *(key for words in FOREIGN_WORDS for key in words.node_annotations),
 }
 
@@ -105,9 +86,9 @@ def given(annotations: Mapping[str, str]) -> dict[str, str]:
 
 def is_checkpoint(key: str) -> bool:
     """Tell whether an annotation of a Device is ours to write."""
-    return key in CHECKPOINT_ANNOTATIONS or key.startswith(DOMAIN_TENURE)
+    return key in CHECKPOINT_ANNOTATIONS or key.startswith(resources.DOMAIN_TENURE)
 
 
 def is_pinned_cpus(key: str) -> bool:
     """Tell whether an annotation of a NodeResourceTopology is ours to write."""
-    return key in TOPOLOGY_ANNOTATIONS or key.startswith(DOMAIN_TENURE)
+    return key in TOPOLOGY_ANNOTATIONS or key.startswith(resources.DOMAIN_TENURE)

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 
 from msgspec import Struct
 
+from ledger.domain import resources
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy, encode_pool
 from ledger.domain.annotations.wire import (
     FALSE,
@@ -29,21 +30,6 @@ from ledger.domain.annotations.wire import (
 from ledger.domain.cpuset import EMPTY, CpuSet, format_cpuset
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import Quantity
-from ledger.domain.resources import (
-    ANNOTATION_AMPLIFICATION_RATIO,
-    ANNOTATION_BE_CPU_SHARED_POOLS,
-    ANNOTATION_CPU_SHARED_POOLS,
-    ANNOTATION_CPU_TOPOLOGY,
-    ANNOTATION_KUBELET_CPU_MANAGER_POLICY,
-    ANNOTATION_NODE_RESERVATION,
-    ANNOTATION_POD_CPU_ALLOCS,
-    ANNOTATION_RAW_ALLOCATABLE,
-    ANNOTATION_SYSTEM_QOS_RESOURCE,
-    LABEL_CPU_BIND_POLICY,
-    LABEL_NUMA_ALLOCATE_STRATEGY,
-    LABEL_NUMA_TOPOLOGY_POLICY,
-    LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
-)
 from ledger.domain.topology import Cpu, CpuTopology, cpu_topology_of
 from ledger.domain.typed import read_json, released, sorted_texts
 
@@ -146,11 +132,11 @@ def read_node_cpu_policies(labels: Mapping[str, str]) -> NodeCpuPolicies:
 
     `PCPUOnly` reads as `FullPCPUsOnly`; any other text is no policy (contract 2.3).
     """
-    bind = labels.get(LABEL_CPU_BIND_POLICY, "")
+    bind = labels.get(resources.LABEL_CPU_BIND_POLICY, "")
     bind = NodeCpuBindPolicy.FULL_PCPUS_ONLY if bind == "PCPUOnly" else bind
-    strategy = labels.get(LABEL_NUMA_ALLOCATE_STRATEGY, "")
-    numa = labels.get(LABEL_NUMA_TOPOLOGY_POLICY) or labels.get(
-        LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL, ""
+    strategy = labels.get(resources.LABEL_NUMA_ALLOCATE_STRATEGY, "")
+    numa = labels.get(resources.LABEL_NUMA_TOPOLOGY_POLICY) or labels.get(
+        resources.LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL, ""
     )
     return NodeCpuPolicies(
         bind_policy=(
@@ -187,11 +173,11 @@ class _Topology(Struct):
 @lru_cache(maxsize=256)  # machines of one model say the same, in thousands of bytes each
 def decode_cpu_topology(text: str) -> CpuTopology:
     """Read a node's CPU topology: ids are unique and at most 4096; a core is (socket, core)."""
-    found = read_json(_Topology, text, ANNOTATION_CPU_TOPOLOGY)
+    found = read_json(_Topology, text, resources.ANNOTATION_CPU_TOPOLOGY)
     try:
         return cpu_topology_of(found.detail)
     except InputError as error:
-        path = annotation_path(ANNOTATION_CPU_TOPOLOGY)
+        path = annotation_path(resources.ANNOTATION_CPU_TOPOLOGY)
         raise error.within(f"{path}.detail") from error
 
 
@@ -212,7 +198,7 @@ def encode_cpu_topology(topology: CpuTopology) -> str:
 
 def decode_pod_cpu_allocs(text: str) -> tuple[PodCpuAlloc, ...]:
     """Read the CPUs that others gave to Pods. Entries that don't count come too: ask `counts`."""
-    return read_json(tuple[PodCpuAlloc, ...], text, ANNOTATION_POD_CPU_ALLOCS)
+    return read_json(tuple[PodCpuAlloc, ...], text, resources.ANNOTATION_POD_CPU_ALLOCS)
 
 
 def encode_pod_cpu_allocs(allocs: tuple[PodCpuAlloc, ...]) -> str:
@@ -237,7 +223,11 @@ def encode_pod_cpu_allocs(allocs: tuple[PodCpuAlloc, ...]) -> str:
 
 def decode_cpu_shared_pools(text: str, *, best_effort: bool = False) -> tuple[CpuSharedPool, ...]:
     """Read the shared pools of LS Pods, or those of BE Pods (contract 2.4)."""
-    key = ANNOTATION_BE_CPU_SHARED_POOLS if best_effort else ANNOTATION_CPU_SHARED_POOLS
+    key = (
+        resources.ANNOTATION_BE_CPU_SHARED_POOLS
+        if best_effort
+        else resources.ANNOTATION_CPU_SHARED_POOLS
+    )
     return read_json(tuple[CpuSharedPool, ...], text, key)
 
 
@@ -251,7 +241,7 @@ def encode_cpu_shared_pools(pools: tuple[CpuSharedPool, ...]) -> str:
 
 def decode_kubelet_cpu_policy(text: str) -> KubeletCpuPolicy:
     """Read kubelet's CPU manager policy (contract 2.4)."""
-    return read_json(KubeletCpuPolicy, text, ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
+    return read_json(KubeletCpuPolicy, text, resources.ANNOTATION_KUBELET_CPU_MANAGER_POLICY)
 
 
 def encode_kubelet_cpu_policy(policy: KubeletCpuPolicy) -> str:
@@ -269,7 +259,7 @@ def encode_kubelet_cpu_policy(policy: KubeletCpuPolicy) -> str:
 
 def decode_node_reservation(text: str) -> NodeReservation:
     """Read what a node keeps for itself (contract 2.3)."""
-    return read_json(NodeReservation, text, ANNOTATION_NODE_RESERVATION)
+    return read_json(NodeReservation, text, resources.ANNOTATION_NODE_RESERVATION)
 
 
 # {"cpuset": "0-1", "cpusetExclusive": true}
@@ -277,7 +267,7 @@ def decode_node_reservation(text: str) -> NodeReservation:
 
 def decode_system_qos_resource(text: str) -> SystemQosResource:
     """Read the CPUs of SYSTEM Pods; exclusive unless it says otherwise (contract 2.3)."""
-    return read_json(SystemQosResource, text, ANNOTATION_SYSTEM_QOS_RESOURCE)
+    return read_json(SystemQosResource, text, resources.ANNOTATION_SYSTEM_QOS_RESOURCE)
 
 
 # {"cpu": 1.40}
@@ -285,7 +275,7 @@ def decode_system_qos_resource(text: str) -> SystemQosResource:
 
 def decode_amplification_ratios(text: str) -> dict[str, Fraction]:
     """Read by how much resources are amplified: exact, and only ratios above 1 (contract 2.3)."""
-    value = read_json(Mapping[str, Quantity], text, ANNOTATION_AMPLIFICATION_RATIO)
+    value = read_json(Mapping[str, Quantity], text, resources.ANNOTATION_AMPLIFICATION_RATIO)
     ratios = {name: ratio.as_fraction() for name, ratio in sorted(value.items())}
     return {name: ratio for name, ratio in ratios.items() if ratio > 1}
 
@@ -295,7 +285,7 @@ def decode_amplification_ratios(text: str) -> dict[str, Fraction]:
 
 def decode_raw_allocatable(text: str) -> Amounts:
     """Read a node's allocatable before amplification (contract 2.3)."""
-    path = annotation_path(ANNOTATION_RAW_ALLOCATABLE)
+    path = annotation_path(resources.ANNOTATION_RAW_ALLOCATABLE)
     return released(load(text, path), path)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
+from ledger.domain import resources
 from ledger.domain.annotations.wire import (
     TRUE,
     a_text,
@@ -21,18 +22,6 @@ from ledger.domain.annotations.wire import (
 )
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import format_quantity, parse_quantity
-from ledger.domain.resources import (
-    ANNOTATION_TENURE_ADMITTED,
-    ANNOTATION_TENURE_ALLOCATED_PREFIX,
-    ANNOTATION_TENURE_ORIGINAL,
-    ANNOTATION_TENURE_SEARCH_CUT,
-    ANNOTATION_TENURE_SHOWN,
-    ANNOTATION_TENURE_VISIBLE_PREFIX,
-    LABEL_TENURE_MANAGED,
-    LABEL_TENURE_MODE,
-    TENURE_ISOLATION,
-    TENURE_WHOLE_CARDS,
-)
 from ledger.domain.typed import read
 
 _NO_ISOLATION: Final = "none"
@@ -88,12 +77,12 @@ def container_index(index: int, *, init: bool = False) -> str:
 
 def visible_key(index: str) -> str:
     """Return the annotation that NVIDIA_VISIBLE_DEVICES refers to."""
-    return f"{ANNOTATION_TENURE_VISIBLE_PREFIX}{index}"
+    return f"{resources.ANNOTATION_TENURE_VISIBLE_PREFIX}{index}"
 
 
 def allocated_key(index: str) -> str:
     """Return the annotation that CUDA_VISIBLE_DEVICES refers to."""
-    return f"{ANNOTATION_TENURE_ALLOCATED_PREFIX}{index}"
+    return f"{resources.ANNOTATION_TENURE_ALLOCATED_PREFIX}{index}"
 
 
 # tenure.sh/visible.0: "GPU-5d0f6c1e-...,GPU-7f6410b9-..."
@@ -123,18 +112,20 @@ Shown = tuple[str, ...] | UnsetType
 def encode_shown(shown: Shown) -> dict[str, str]:
     """Write the ids of all cards that a Pod's containers are shown; nothing for none."""
     ids = cards_in(shown)
-    return {ANNOTATION_TENURE_SHOWN: ",".join(ids)} if ids else {}
+    return {resources.ANNOTATION_TENURE_SHOWN: ",".join(ids)} if ids else {}
 
 
 def read_shown(annotations: Mapping[str, str]) -> Shown:
     """Return the ids of all cards that a Pod's containers are shown."""
-    text = annotations.get(ANNOTATION_TENURE_SHOWN)
+    text = annotations.get(resources.ANNOTATION_TENURE_SHOWN)
     return tuple(text.split(",")) if text else UNSET
 
 
 def read_visible(annotations: Mapping[str, str]) -> dict[str, None]:
     """Return what `tenure.sh/visible.*` shows a Pod's containers, ids or indexes."""
-    keys = [key for key in annotations if key.startswith(ANNOTATION_TENURE_VISIBLE_PREFIX)]
+    keys = [
+        key for key in annotations if key.startswith(resources.ANNOTATION_TENURE_VISIBLE_PREFIX)
+    ]
     return dict.fromkeys(each for key in keys for each in annotations[key].split(","))
 
 
@@ -148,12 +139,12 @@ def cards_in(shown: Shown) -> tuple[str, ...]:
 
 def encode_admitted() -> dict[str, str]:
     """Write the mark of a Pod that our webhook has seen."""
-    return {ANNOTATION_TENURE_ADMITTED: TRUE}
+    return {resources.ANNOTATION_TENURE_ADMITTED: TRUE}
 
 
 def is_admitted(annotations: Mapping[str, str]) -> bool:
     """Tell whether a Pod carries the mark."""
-    return annotations.get(ANNOTATION_TENURE_ADMITTED) == TRUE
+    return annotations.get(resources.ANNOTATION_TENURE_ADMITTED) == TRUE
 
 
 # tenure.sh/original-request:
@@ -162,7 +153,7 @@ def is_admitted(annotations: Mapping[str, str]) -> bool:
 
 
 def encode_original(
-    original: OriginalRequest, key: str = ANNOTATION_TENURE_ORIGINAL
+    original: OriginalRequest, key: str = resources.ANNOTATION_TENURE_ORIGINAL
 ) -> dict[str, str]:
     """Write what admission has replaced, if anything; amounts as the API server writes them."""
     if not original:
@@ -185,7 +176,7 @@ def _stored(amounts: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_original(
-    annotations: Mapping[str, str], key: str = ANNOTATION_TENURE_ORIGINAL
+    annotations: Mapping[str, str], key: str = resources.ANNOTATION_TENURE_ORIGINAL
 ) -> OriginalRequest:
     """Return what admission has replaced in a Pod. Raises InputError: it can't be read."""
     text = annotations.get(key)
@@ -205,7 +196,7 @@ def read_original(
 
 def is_managed_namespace(labels: Mapping[str, str]) -> bool:
     """Tell whether a Namespace has opted in."""
-    return labels.get(LABEL_TENURE_MANAGED) == TRUE
+    return labels.get(resources.LABEL_TENURE_MANAGED) == TRUE
 
 
 # tenure.sh/isolation: "none", a label of a Namespace, and an annotation of its Pods
@@ -213,7 +204,7 @@ def is_managed_namespace(labels: Mapping[str, str]) -> bool:
 
 def waives_isolation(texts: Mapping[str, str]) -> bool:
     """Tell whether a Namespace does without isolation, by its labels, or a Pod of it."""
-    return texts.get(TENURE_ISOLATION) == _NO_ISOLATION
+    return texts.get(resources.TENURE_ISOLATION) == _NO_ISOLATION
 
 
 # tenure.sh/whole-cards: "nvidia", likewise; "ours" is the other word
@@ -221,17 +212,17 @@ def waives_isolation(texts: Mapping[str, str]) -> bool:
 
 def whole_cards_by(texts: Mapping[str, str], setting: str) -> str:
     """Return who gives whole cards, by a Namespace's labels or its Pod's annotations."""
-    return texts.get(TENURE_WHOLE_CARDS, setting)
+    return texts.get(resources.TENURE_WHOLE_CARDS, setting)
 
 
 def as_namespace_says(
     annotations: Mapping[str, str], namespace_labels: Mapping[str, str]
 ) -> Mapping[str, str]:
     """Return a Pod's annotations with its namespace's words on how cards are given, no others."""
-    words = {TENURE_ISOLATION, TENURE_WHOLE_CARDS}
+    words = {resources.TENURE_ISOLATION, resources.TENURE_WHOLE_CARDS}
     said = {key: namespace_labels[key] for key in sorted(words & namespace_labels.keys())}
     if not waives_isolation(namespace_labels):
-        said.pop(TENURE_ISOLATION, None)
+        said.pop(resources.TENURE_ISOLATION, None)
     return {key: text for key, text in annotations.items() if key not in words} | said
 
 
@@ -240,7 +231,7 @@ def as_namespace_says(
 
 def gives_claims(namespace_labels: Mapping[str, str]) -> bool:
     """Tell whether Pods of a Namespace are given claims in place of their devices' resources."""
-    return namespace_labels.get(LABEL_TENURE_MODE) == _BY_CLAIMS
+    return namespace_labels.get(resources.LABEL_TENURE_MODE) == _BY_CLAIMS
 
 
 # tenure.sh/released-at: "2026-01-05T14:05:09.250000Z"
@@ -271,9 +262,9 @@ def encode_search_cut(*, containers: int, levels: int, steps: int) -> dict[str, 
         if first_found
         else f"best so far: steps={steps}"
     )
-    return {ANNOTATION_TENURE_SEARCH_CUT: text}
+    return {resources.ANNOTATION_TENURE_SEARCH_CUT: text}
 
 
 def read_search_cut(annotations: Mapping[str, str]) -> str:
     """Return why the cards of a placed Pod may not be the best ones, empty where they are."""
-    return annotations.get(ANNOTATION_TENURE_SEARCH_CUT, "")
+    return annotations.get(resources.ANNOTATION_TENURE_SEARCH_CUT, "")
