@@ -9,18 +9,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from ledger.domain.annotations import wire
 from ledger.domain.annotations.gpu_topology import decode_gpu_links
-from ledger.domain.annotations.wire import (
-    Amounts,
-    a_flag,
-    a_list,
-    a_quantity,
-    a_text,
-    amounts,
-    an_integer,
-    an_object,
-    each,
-)
 from ledger.domain.bounds import bounds_of
 from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceTopology, VirtualFunction
@@ -86,7 +76,7 @@ def inventory_of_device(
         like = _like(item, model, labels, vocabulary)
         return like or _record(item, path, model, labels, vocabulary)
 
-    records = each(spec.get("devices"), "spec.devices", record)
+    records = wire.each(spec.get("devices"), "spec.devices", record)
     for error in _repeated(enumerate(records)):
         raise error
     links = decode_gpu_links(spec.get("topologies"))
@@ -121,7 +111,7 @@ def device_faults(
     """
     try:
         labels, spec = labels_of(device), spec_of(device)
-        items = a_list(spec.get("devices"), "spec.devices")
+        items = wire.a_list(spec.get("devices"), "spec.devices")
     except InputError as error:
         yield error
         return
@@ -251,25 +241,25 @@ def _record(
     object_labels: Mapping[str, str],
     vocabulary: Vocabulary,
 ) -> DeviceRecord:
-    item = an_object(value, path)
-    device_type = a_text(item.get("type", item.get("deviceType")), f"{path}.type")
+    item = wire.an_object(value, path)
+    device_type = wire.a_text(item.get("type", item.get("deviceType")), f"{path}.type")
     if not device_type:
         listed = ", ".join(vocabulary.known_types)
         raise InputError(f"missing; expected one of {listed}", field=f"{path}.type")
     minor = item.get("minor")
     key = "resources" if item.get("resources") is not None else "resource"
-    resources = amounts(named(item.get(key), f"{path}.{key}"), f"{path}.{key}", vocabulary)
+    resources = wire.amounts(named(item.get(key), f"{path}.{key}"), f"{path}.{key}", vocabulary)
     gpu, kind = device_type == TYPE_GPU, vocabulary.type_named(device_type)
     labels = text_map(item.get("labels"), f"{path}.labels")
-    device_id = a_text(item.get("id"), f"{path}.id")
+    device_id = wire.a_text(item.get("id"), f"{path}.id")
     return DeviceRecord(
         device_type=device_type,
-        minor=0 if minor is None else an_integer(minor, f"{path}.minor", least=0),
+        minor=0 if minor is None else wire.an_integer(minor, f"{path}.minor", least=0),
         device_id=device_id,
         model=model if gpu else _model(kind, labels, object_labels),
         core_percent=_gpu_capacity(resources, path) if gpu else _capacity(resources, kind, path),
         memory_bytes=_whole(dict(resources).get(GPU_MEMORY if gpu else kind.memory, ZERO), path),
-        healthy=a_flag(item.get("health"), f"{path}.health", default=False),
+        healthy=wire.a_flag(item.get("health"), f"{path}.health", default=False),
         labels=labels,
         topology=_topology(item.get("topology"), f"{path}.topology"),
         vfs=tuple(_functions(item.get("vfGroups"), f"{path}.vfGroups")),
@@ -295,24 +285,8 @@ def _like(
         found = _of_kind(text, model, tuple(object_labels.items()), vocabulary)
     except (InputError, TypeError, ValueError, OverflowError, RecursionError):
         return None  # what is wrong with it is said of the device itself
-    return _with_id(found, device_id, vocabulary)
-
-
-def _with_id(device: DeviceRecord, device_id: str, vocabulary: Vocabulary) -> DeviceRecord:
-    """Return another device that says the same but for its id."""
-    return DeviceRecord(
-        device_type=device.device_type,
-        minor=device.minor,
-        device_id=device_id,
-        model=device.model,
-        core_percent=device.core_percent,
-        memory_bytes=device.memory_bytes,
-        healthy=device.healthy,
-        labels=device.labels,
-        topology=device.topology,
-        vfs=device.vfs,
-        unique_id=vocabulary.is_unique_id(device.device_type, device_id),
-    )
+    unique_id = vocabulary.is_unique_id(found.device_type, device_id)
+    return replace(found, device_id=device_id, unique_id=unique_id)
 
 
 @lru_cache(maxsize=4096)
@@ -325,23 +299,23 @@ def _of_kind(
 def _card_amounts(devices: object) -> dict[int, dict[str, int]]:
     """Return GPU minor -> what the card has beside core percent and memory."""
     found: dict[int, dict[str, int]] = {}
-    for number, value in enumerate(a_list(devices, "spec.devices")):
+    for number, value in enumerate(wire.a_list(devices, "spec.devices")):
         path = f"spec.devices[{number}]"
-        item = an_object(value, path)
+        item = wire.an_object(value, path)
         key = "resources" if item.get("resources") is not None else "resource"
-        held = an_object(item.get(key), f"{path}.{key}")
+        held = wire.an_object(item.get(key), f"{path}.{key}")
         kept: dict[str, int] = {
-            name: _whole(a_quantity(held[name], f"{path}.{key}[{name}]"), path)
+            name: _whole(wire.a_quantity(held[name], f"{path}.{key}[{name}]"), path)
             for name in CARD_AMOUNT_NAMES
             if name in held
         }
         if kept and item.get("type", item.get("deviceType")) == TYPE_GPU:
             minor = item.get("minor")
-            found[0 if minor is None else an_integer(minor, f"{path}.minor", least=0)] = kept
+            found[0 if minor is None else wire.an_integer(minor, f"{path}.minor", least=0)] = kept
     return found
 
 
-def _gpu_capacity(resources: Amounts, path: str) -> int:
+def _gpu_capacity(resources: wire.Amounts, path: str) -> int:
     """Return the percent of compute that a GPU reports, 100 where it counts AI cores."""
     amounts_by_name = dict(resources)
     if GPU_CORE not in amounts_by_name and amounts_by_name.get(HUAWEI_NPU_CORE):
@@ -349,7 +323,7 @@ def _gpu_capacity(resources: Amounts, path: str) -> int:
     return _whole(amounts_by_name.get(GPU_CORE, ZERO), path, most=_UNITS_MAX)
 
 
-def _capacity(resources: Amounts, kind: DeviceType, path: str) -> int:
+def _capacity(resources: wire.Amounts, kind: DeviceType, path: str) -> int:
     """Return the percent that a device has to give: as it reports, 100 for one that is counted."""
     units = _whole(dict(resources).get(kind.resource, ZERO), path, most=_UNITS_MAX)
     return min(units, 1) * WHOLE_PERCENT if kind.unit is Unit.COUNT else units

@@ -195,7 +195,8 @@ def decode_node(
     facts = NodeFacts(
         uid=text_at(metadata, "uid", "metadata") or default_uid("Node", "", name),
         name=name,
-        system_uuid=_system_uuid(info),
+        # In lower case: kernels differ in how they print the same one.
+        system_uuid=text_at(info, "systemUUID", "status.nodeInfo").lower(),
         machine_id=text_at(info, "machineID", "status.nodeInfo"),
         boot_id=text_at(info, "bootID", "status.nodeInfo"),
         created=text_at(metadata, "creationTimestamp", "metadata"),
@@ -233,11 +234,6 @@ def decode_node(
     ]
     facts = _completed(facts, topology, own, warnings)
     return facts, [f"node {name}: {warning}" for warning in warnings]
-
-
-def _system_uuid(info: Mapping[str, object]) -> str:
-    """Return the firmware's UUID in lower case: kernels differ in how they print the same one."""
-    return text_at(info, "systemUUID", "status.nodeInfo").lower()
 
 
 def decode_witnesses(

@@ -13,18 +13,7 @@ from ledger.domain.annotations.tenure import container_index
 from ledger.domain.annotations.wire import a_list, a_quantity, an_integer, an_object, each
 from ledger.domain.bounds import bounds_of
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import (
-    default_uid,
-    items_in,
-    metadata_of,
-    name_of,
-    named,
-    owner_of,
-    spec_of,
-    text_at,
-    text_map,
-    time_us,
-)
+from ledger.domain.kube import object_fields
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, Quantity
 from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
@@ -169,10 +158,10 @@ def read_pod(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABUL
     Raises:
         InputError: a wrong type, a missing name, a bad or negative quantity, with its field path.
     """
-    metadata, spec = metadata_of(pod), spec_of(pod)
+    metadata, spec = object_fields.metadata_of(pod), object_fields.spec_of(pod)
     status = an_object(pod.get("status"), "status")
-    namespace = text_at(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
-    name = name_of(metadata)
+    namespace = object_fields.text_at(metadata, "namespace", "metadata") or DEFAULT_NAMESPACE
+    name = object_fields.name_of(metadata)
     containers = _containers(spec, vocabulary)
     overhead = _amounts(spec.get("overhead"), "spec.overhead", vocabulary)[0]
     pod_requests, pod_limits = _pod_level(spec, vocabulary)
@@ -180,15 +169,16 @@ def read_pod(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABUL
         containers, overhead, requests=pod_requests, limits=pod_limits
     )
     each(spec.get("resourceClaims"), "spec.resourceClaims", _claim_entry)
-    node_name = text_at(spec, "nodeName", "spec")
+    node_name = object_fields.text_at(spec, "nodeName", "spec")
     priority = spec.get("priority")
     return PodSpec(
         vocabulary=vocabulary,
-        uid=text_at(metadata, "uid", "metadata") or default_uid("Pod", namespace, name),
+        uid=object_fields.text_at(metadata, "uid", "metadata")
+        or object_fields.default_uid("Pod", namespace, name),
         namespace=namespace,
         name=name,
-        labels=text_map(metadata.get("labels"), "metadata.labels"),
-        annotations=text_map(metadata.get("annotations"), "metadata.annotations"),
+        labels=object_fields.text_map(metadata.get("labels"), "metadata.labels"),
+        annotations=object_fields.text_map(metadata.get("annotations"), "metadata.annotations"),
         containers=containers,
         overhead=overhead,
         pod_requests=pod_requests,
@@ -196,20 +186,22 @@ def read_pod(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABUL
         cpu_milli=cpu_milli,
         memory_bytes=memory_bytes,
         priority=None if priority is None else an_integer(priority, "spec.priority"),
-        priority_class_name=text_at(spec, "priorityClassName", "spec"),
+        priority_class_name=object_fields.text_at(spec, "priorityClassName", "spec"),
         placement=placement_rules(spec),
-        owner=owner_of(metadata),
-        created_at_us=time_us(metadata.get("creationTimestamp"), "metadata.creationTimestamp"),
+        owner=object_fields.owner_of(metadata),
+        created_at_us=object_fields.time_us(
+            metadata.get("creationTimestamp"), "metadata.creationTimestamp"
+        ),
         node_name=node_name,
-        stage=_stage(node_name, text_at(status, "phase", "status")),
-        kube_qos=text_at(status, "qosClass", "status"),
+        stage=_stage(node_name, object_fields.text_at(status, "phase", "status")),
+        kube_qos=object_fields.text_at(status, "qosClass", "status"),
     )
 
 
 def _claim_entry(entry: object, path: str) -> None:
     said = an_object(entry, path)
     for name in ("name", "resourceClaimName", "resourceClaimTemplateName"):
-        text_at(said, name, path)
+        object_fields.text_at(said, name, path)
 
 
 class PriorityClassObject(msgspec.Struct, frozen=True, rename="camel"):
@@ -241,7 +233,7 @@ class SelfSubjectReviewObject(msgspec.Struct, frozen=True):
 
 def decode_quota(quota: Mapping[str, object]) -> Amounts:
     """Return what a ResourceQuota allows, by name. Raises InputError, with its field path."""
-    items = named(spec_of(quota).get("hard"), "spec.hard")
+    items = object_fields.named(object_fields.spec_of(quota).get("hard"), "spec.hard")
     return {name: a_quantity(value, f"spec.hard[{name}]") for name, value in items.items()}
 
 
@@ -282,7 +274,7 @@ def _container(
     value: object, number: int, path: str, vocabulary: Vocabulary, *, init: bool
 ) -> ContainerSpec:
     container = an_object(value, path)
-    name = text_at(container, "name", path)
+    name = object_fields.text_at(container, "name", path)
     if not name:
         raise InputError("missing; expected a container name", field=f"{path}.name")
     resources = an_object(container.get("resources"), f"{path}.resources")
@@ -293,7 +285,7 @@ def _container(
         resources.get("limits"), f"{path}.resources.limits", vocabulary
     )
     devices = vocabulary.device_names
-    restarts = init and text_at(container, "restartPolicy", path) == "Always"
+    restarts = init and object_fields.text_at(container, "restartPolicy", path) == "Always"
     return ContainerSpec(
         name=name,
         index=container_index(number, init=init),
@@ -316,7 +308,7 @@ def _amounts(
     value: object, path: str, vocabulary: Vocabulary
 ) -> tuple[dict[str, Quantity], dict[str, str], dict[str, str]]:
     """Return quantities by released name, the user's spelling where it differs, and the texts."""
-    items = named(value, path)
+    items = object_fields.named(value, path)
     amounts = {name: _amount(name, item, path, vocabulary) for name, item in items.items()}
     texts = {name: str(item) for name, item in items.items()}
     released = vocabulary.released
@@ -398,7 +390,7 @@ def _cpu_and_memory(
 
 def has_volume_claims(spec: Mapping[str, object]) -> bool:
     """Tell whether a Pod has volumes that may have to be bound before it is."""
-    kinds = (kind for volume in items_in(spec, "volumes") for kind in volume)
+    kinds = (kind for volume in object_fields.items_in(spec, "volumes") for kind in volume)
     return not _CLAIMED_VOLUMES.isdisjoint(kinds)
 
 
@@ -425,7 +417,7 @@ def placement_rules(spec: Mapping[str, object]) -> PlacementRules:
     if selector is None and affinity is None and tolerations is None:
         return ANYWHERE
     return PlacementRules(
-        node_selector=tuple(sorted(text_map(selector, "spec.nodeSelector").items())),
+        node_selector=tuple(sorted(object_fields.text_map(selector, "spec.nodeSelector").items())),
         affinity_terms=_affinity_terms(an_object(affinity, _AFFINITY)),
         tolerations=each(tolerations, "spec.tolerations", _toleration),
     )

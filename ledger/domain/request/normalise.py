@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
+from ledger.domain import resources
 from ledger.domain.annotations.gang import SECOND_NS, Gang, GangMode, read_gang
 from ledger.domain.annotations.gpu_topology import read_gpu_group
 from ledger.domain.annotations.qos import read_qos_class
@@ -54,20 +55,6 @@ from ledger.domain.request.rules import (
     unsupported,
 )
 from ledger.domain.request.wishes import Wishes, check_wishes, hinted, read_wishes, with_wishes
-from ledger.domain.resources import (
-    ANNOTATION_GANG_GROUPS,
-    ANNOTATION_GANG_MIN_AVAILABLE,
-    ANNOTATION_GANG_MODE,
-    ANNOTATION_GANG_NAME,
-    ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC,
-    KEPT_ANNOTATIONS,
-    LABEL_GPU_GROUP_NAME,
-    LABEL_GPU_GROUP_REPLICA,
-    SLOT,
-    TENURE_WHOLE_CARDS,
-    TYPE_GPU,
-    is_kept_label,
-)
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 Word = tuple[Dialect, str, str, bool]
@@ -121,7 +108,9 @@ def examine_spec(spec: PodSpec) -> tuple[PodRequest, tuple[FieldError, ...]]:
     gpu = gpu_demands(spec)
     units = dict(unit_demands(spec, wishes.hints))
     demands = _demands(gpu, units, wishes)
-    broken = [name for name, asked in {TYPE_GPU: gpu.asked, **units}.items() if asked.errors]
+    broken = [
+        name for name, asked in {resources.TYPE_GPU: gpu.asked, **units}.items() if asked.errors
+    ]
     errors = one_of_each(
         [
             *check_device_resources(spec),
@@ -170,18 +159,18 @@ def snapshot_of(spec: PodSpec, *, qos: str, priority: int) -> PodSnapshot:
     """
     return PodSnapshot(
         owner=spec.owner,
-        labels={key: value for key, value in spec.labels.items() if is_kept_label(key)},
+        labels={key: value for key, value in spec.labels.items() if resources.is_kept_label(key)},
         priority=priority,
         qos=qos or spec.kube_qos,
         original={
             f"{container.name}.{name}": text
             for container in spec.containers
             for name, text in container.original.items()
-            if name != SLOT
+            if name != resources.SLOT
         },
         created_at_us=spec.created_at_us,
         annotations={
-            key: text for key, text in spec.annotations.items() if key in KEPT_ANNOTATIONS
+            key: text for key, text in spec.annotations.items() if key in resources.KEPT_ANNOTATIONS
         },
         init_containers=tuple(
             f"{container.kind}/{container.name}"
@@ -254,7 +243,7 @@ def _with_demands(
     cpus: CpusAsked,
     groups: GroupsAsked,
 ) -> PodRequest:
-    by_type = {TYPE_GPU: gpu.asked, **units}
+    by_type = {resources.TYPE_GPU: gpu.asked, **units}
     return replace(
         bare,
         dialect=gpu.dialect if gpu.asked.demands else None,
@@ -287,8 +276,9 @@ def is_by_plugin(spec: PodSpec, gpu: GpuAsked) -> bool:
 def _check_word(spec: PodSpec) -> Iterator[FieldError]:
     word = whole_cards_by(spec.annotations, BY_PLUGIN)
     if word not in {BY_PLUGIN, "ours"}:
-        fact = f"must be ours or nvidia, as the label {TENURE_WHOLE_CARDS} of its namespace"
-        yield invalid(annotation_path(TENURE_WHOLE_CARDS), word, fact)
+        label = resources.TENURE_WHOLE_CARDS
+        fact = f"must be ours or nvidia, as the label {label} of its namespace"
+        yield invalid(annotation_path(label), word, fact)
 
 
 def _needs(spec: PodSpec, by_type: Mapping[str, TypeRequest]) -> Iterator[ContainerNeed]:
@@ -348,8 +338,8 @@ def groups_of(spec: PodSpec) -> GroupsAsked:
     errors = [*group_errors, *gang_errors]
     if group and gang and gang.min_available is not None:
         errors += check_same_group(
-            label_path(LABEL_GPU_GROUP_NAME),
-            label_path(LABEL_GPU_GROUP_REPLICA),
+            label_path(resources.LABEL_GPU_GROUP_NAME),
+            label_path(resources.LABEL_GPU_GROUP_REPLICA),
             group=(group.name, group.replica),
             gang=(gang.name, gang.min_available),
         )
@@ -369,7 +359,7 @@ def _gang(spec: PodSpec) -> tuple[Gang | None, list[FieldError]]:
     try:
         gang = read_gang(spec.labels, spec.annotations)
     except InputError as error:
-        if error.field.startswith(annotation_path(ANNOTATION_GANG_GROUPS)):
+        if error.field.startswith(annotation_path(resources.ANNOTATION_GANG_GROUPS)):
             raise
         return None, [_violation(error, Rule.GANG)]
     return gang, [] if gang is None else [*_check_gang(spec, gang)]
@@ -378,20 +368,22 @@ def _gang(spec: PodSpec) -> tuple[Gang | None, list[FieldError]]:
 @of_rule(Rule.GANG)
 def _check_gang(spec: PodSpec, gang: Gang) -> Iterator[FieldError]:
     if len(gang.name) > NAME_MAX:
-        field = annotation_path(ANNOTATION_GANG_NAME)
+        field = annotation_path(resources.ANNOTATION_GANG_NAME)
         yield too_long(field, len(gang.name), NAME_MAX, "no name of a PodGroup is longer")
     if gang.min_available is None:
         yield required(
-            annotation_path(ANNOTATION_GANG_MIN_AVAILABLE),
+            annotation_path(resources.ANNOTATION_GANG_MIN_AVAILABLE),
             f"gang {gang.name} needs its minimum here; PodGroup objects are not read",
         )
     if gang.mode is GangMode.NON_STRICT:
-        yield unsupported(annotation_path(ANNOTATION_GANG_MODE), "gang mode NonStrict")
+        yield unsupported(annotation_path(resources.ANNOTATION_GANG_MODE), "gang mode NonStrict")
     own = {f"{spec.namespace}/{gang.name}"}
     if set(gang.groups) - own:
-        yield unsupported(annotation_path(ANNOTATION_GANG_GROUPS), "gangs that start together")
-    if ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC in spec.annotations:
-        field = annotation_path(ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC)
+        yield unsupported(
+            annotation_path(resources.ANNOTATION_GANG_GROUPS), "gangs that start together"
+        )
+    if resources.ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC in spec.annotations:
+        field = annotation_path(resources.ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC)
         yield unsupported(field, "network topology of a gang")
 
 

@@ -23,6 +23,7 @@ from typing import Final
 
 import msgspec
 
+from ledger.domain import resources
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.devices import GPU, WHOLE_PERCENT, ratio_to_bytes
 from ledger.domain.dialects.dra.objects import CORES, MEMORY
@@ -33,17 +34,6 @@ from ledger.domain.quantity import parse_quantity
 from ledger.domain.request.asked import containers_on
 from ledger.domain.request.requests import CardFilter, DeviceDemand, PodRequest
 from ledger.domain.request.rules import unsupported
-from ledger.domain.resources import (
-    AMD_GPU,
-    ANNOTATION_DEVICE_ALLOCATE_HINT,
-    ANNOTATION_DEVICE_JOINT_ALLOCATE,
-    ANNOTATION_GPU_PARTITION_SPEC,
-    ANNOTATION_NUMA_TOPOLOGY_SPEC,
-    CARD_AMOUNT_NAMES,
-    DCU_GPU,
-    LABEL_GPU_GROUP_NAME,
-    LABEL_QOS_CLASS,
-)
 
 CLAIM: Final = "tenure"
 """What a Pod calls its claim of ours in `spec.resourceClaims`."""
@@ -58,7 +48,7 @@ FILTER_MAX: Final = 64
 """Models and ids that a Pod may name: an expression has 10 KiB at most."""
 
 _CONTAINERS: Final = "spec.containers"
-_FOREIGN: Final = frozenset({AMD_GPU, DCU_GPU, *CARD_AMOUNT_NAMES})
+_FOREIGN: Final = frozenset({resources.AMD_GPU, resources.DCU_GPU, *resources.CARD_AMOUNT_NAMES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,19 +155,21 @@ def _asked(demand: DeviceDemand, name: str, count: int) -> CardsAsked:
 def _unclaimable(request: PodRequest) -> Iterator[FieldError]:
     """Yield every wish of a Pod that a claim of ours can't say; it is refused, not forgotten."""
     if request.cpuset is not None:
-        yield unsupported(label_path(LABEL_QOS_CLASS), "CPUs of its own by a claim")
+        yield unsupported(label_path(resources.LABEL_QOS_CLASS), "CPUs of its own by a claim")
     for demand in request.devices:
         if demand.device_type != GPU:
             yield unsupported(_CONTAINERS, f"devices of type {demand.device_type} by a claim")
         if demand.hint is not None:
-            yield unsupported(annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT), "hints by a claim")
+            yield unsupported(
+                annotation_path(resources.ANNOTATION_DEVICE_ALLOCATE_HINT), "hints by a claim"
+            )
     written = {key.partition(".")[2] for key in request.snapshot.original}
     if written & _FOREIGN or any(demand.amounts for demand in request.devices):
         yield unsupported(_CONTAINERS, "cards of other vendors by a claim")
     wishes = {
-        ANNOTATION_DEVICE_JOINT_ALLOCATE: request.joint,
-        ANNOTATION_GPU_PARTITION_SPEC: request.partition,
-        ANNOTATION_NUMA_TOPOLOGY_SPEC: request.numa,
+        resources.ANNOTATION_DEVICE_JOINT_ALLOCATE: request.joint,
+        resources.ANNOTATION_GPU_PARTITION_SPEC: request.partition,
+        resources.ANNOTATION_NUMA_TOPOLOGY_SPEC: request.numa,
     }
     for key, wish in wishes.items():
         if wish is not None:
@@ -187,7 +179,7 @@ def _unclaimable(request: PodRequest) -> Iterator[FieldError]:
     if request.dialect is not None:
         yield from reader_of(request.dialect).unclaimable(request)
     if request.group is not None or request.gang is not None:
-        yield unsupported(label_path(LABEL_GPU_GROUP_NAME), "groups and gangs by claims")
+        yield unsupported(label_path(resources.LABEL_GPU_GROUP_NAME), "groups and gangs by claims")
     if sum(demand.count for demand in request.devices) > CARDS_MAX:
         yield unsupported(_CONTAINERS, f"more than {CARDS_MAX} cards by a claim")
     cards = request.card_filter

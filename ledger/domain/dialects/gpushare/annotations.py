@@ -6,28 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.domain.annotations.wire import (
-    FALSE,
-    TRUE,
-    a_boolean_text,
-    a_decimal,
-    an_integer,
-    an_object,
-    annotation_path,
-    load,
-)
-from ledger.domain.dialects.gpushare.words import (
-    ANNOTATION_GPUSHARE_ASSIGNED,
-    ANNOTATION_GPUSHARE_ASSUME_TIME,
-    ANNOTATION_GPUSHARE_CORE_PERCENTAGE,
-    ANNOTATION_GPUSHARE_DEV,
-    ANNOTATION_GPUSHARE_ID_PROPOSAL,
-    ANNOTATION_GPUSHARE_IDX,
-    ANNOTATION_GPUSHARE_POD,
-    ANNOTATION_GPUSHARE_V2_ALLOCATION,
-    ANNOTATION_GPUSHARE_V2_ASSIGNED,
-    ANNOTATION_GPUSHARE_V2_ASSUME_TIME,
-)
+from ledger.domain.annotations import wire
+from ledger.domain.dialects.gpushare import words
 from ledger.domain.errors import InputError
 
 UNITS_MAX: Final = 8_000_000
@@ -100,7 +80,7 @@ def read_gpushare_allocation(annotations: Mapping[str, str]) -> GpuShareAllocati
 
 def unread_v2_allocation(annotations: Mapping[str, str]) -> InputError | None:
     """Return why the second generation's annotation is passed over, None if it is not there."""
-    text = annotations.get(ANNOTATION_GPUSHARE_V2_ALLOCATION)
+    text = annotations.get(words.ANNOTATION_GPUSHARE_V2_ALLOCATION)
     if text is None:
         return None
     try:
@@ -109,24 +89,24 @@ def unread_v2_allocation(annotations: Mapping[str, str]) -> InputError | None:
         return error
     if shares:
         return None
-    path = annotation_path(ANNOTATION_GPUSHARE_V2_ALLOCATION)
+    path = wire.annotation_path(words.ANNOTATION_GPUSHARE_V2_ALLOCATION)
     return InputError(f"names no card: value={text!r}", field=path)
 
 
 def encode_gpushare_answer(answer: GpuShareAnswer) -> dict[str, str]:
     """Write a placed Pod's annotations; the proposal's name is the index, too (contract B.1)."""
     return {
-        ANNOTATION_GPUSHARE_IDX: str(answer.card),
-        ANNOTATION_GPUSHARE_ID_PROPOSAL: str(answer.card),
-        ANNOTATION_GPUSHARE_POD: str(answer.pod_units),
-        ANNOTATION_GPUSHARE_DEV: str(answer.card_units),
-        ANNOTATION_GPUSHARE_ASSIGNED: TRUE if answer.assigned else FALSE,
-        ANNOTATION_GPUSHARE_ASSUME_TIME: str(answer.assume_time_ns),
+        words.ANNOTATION_GPUSHARE_IDX: str(answer.card),
+        words.ANNOTATION_GPUSHARE_ID_PROPOSAL: str(answer.card),
+        words.ANNOTATION_GPUSHARE_POD: str(answer.pod_units),
+        words.ANNOTATION_GPUSHARE_DEV: str(answer.card_units),
+        words.ANNOTATION_GPUSHARE_ASSIGNED: wire.TRUE if answer.assigned else wire.FALSE,
+        words.ANNOTATION_GPUSHARE_ASSUME_TIME: str(answer.assume_time_ns),
     }
 
 
 def decode_card_units(
-    text: str, key: str = ANNOTATION_GPUSHARE_V2_ALLOCATION
+    text: str, key: str = words.ANNOTATION_GPUSHARE_V2_ALLOCATION
 ) -> tuple[CardUnits, ...]:
     """
     Read container index -> card index -> units, ascending by container and card.
@@ -136,17 +116,17 @@ def decode_card_units(
     Raises:
         InputError: broken JSON, a key that is not a decimal index, units that are no integer.
     """
-    path = annotation_path(key)
+    path = wire.annotation_path(key)
     return tuple(
         sorted(
             (
                 CardUnits(
-                    container=a_decimal(container, path, least=0),
-                    card=a_decimal(card, path, least=0),
+                    container=wire.a_decimal(container, path, least=0),
+                    card=wire.a_decimal(card, path, least=0),
                     units=_units(units, f"{path}[{container}][{card}]"),
                 )
-                for container, cards in an_object(load(text, path), path).items()
-                for card, units in an_object(cards, f"{path}[{container}]").items()
+                for container, cards in wire.an_object(wire.load(text, path), path).items()
+                for card, units in wire.an_object(cards, f"{path}[{container}]").items()
             ),
             key=lambda share: (share.container, share.card),
         )
@@ -155,11 +135,11 @@ def decode_card_units(
 
 def decode_core_percentages(text: str) -> tuple[CardUnits, ...]:
     """Read the percent of each card's compute, in the shape of `decode_card_units`."""
-    return decode_card_units(text, ANNOTATION_GPUSHARE_CORE_PERCENTAGE)
+    return decode_card_units(text, words.ANNOTATION_GPUSHARE_CORE_PERCENTAGE)
 
 
 def _read_v2(annotations: Mapping[str, str]) -> GpuShareAllocation | None:
-    text = annotations.get(ANNOTATION_GPUSHARE_V2_ALLOCATION)
+    text = annotations.get(words.ANNOTATION_GPUSHARE_V2_ALLOCATION)
     if text is None:
         return None
     try:
@@ -171,13 +151,13 @@ def _read_v2(annotations: Mapping[str, str]) -> GpuShareAllocation | None:
     return GpuShareAllocation(
         version=2,
         shares=shares,
-        assigned=_assigned(annotations, ANNOTATION_GPUSHARE_V2_ASSIGNED),
-        assume_time_ns=_time(annotations, ANNOTATION_GPUSHARE_V2_ASSUME_TIME),
+        assigned=_assigned(annotations, words.ANNOTATION_GPUSHARE_V2_ASSIGNED),
+        assume_time_ns=_time(annotations, words.ANNOTATION_GPUSHARE_V2_ASSUME_TIME),
     )
 
 
 def _read_v1(annotations: Mapping[str, str]) -> GpuShareAllocation | None:
-    for key in (ANNOTATION_GPUSHARE_IDX, ANNOTATION_GPUSHARE_ID_PROPOSAL):
+    for key in (words.ANNOTATION_GPUSHARE_IDX, words.ANNOTATION_GPUSHARE_ID_PROPOSAL):
         text = annotations.get(key)
         if text is not None:
             break
@@ -187,29 +167,29 @@ def _read_v1(annotations: Mapping[str, str]) -> GpuShareAllocation | None:
         return None
     return GpuShareAllocation(
         version=1,
-        card=a_decimal(text, annotation_path(key), least=0),
-        assigned=_assigned(annotations, ANNOTATION_GPUSHARE_ASSIGNED),
-        assume_time_ns=_time(annotations, ANNOTATION_GPUSHARE_ASSUME_TIME),
+        card=wire.a_decimal(text, wire.annotation_path(key), least=0),
+        assigned=_assigned(annotations, words.ANNOTATION_GPUSHARE_ASSIGNED),
+        assume_time_ns=_time(annotations, words.ANNOTATION_GPUSHARE_ASSUME_TIME),
     )
 
 
 def _assigned(annotations: Mapping[str, str], key: str) -> bool:
-    return a_boolean_text(annotations.get(key, FALSE), annotation_path(key))
+    return wire.a_boolean_text(annotations.get(key, wire.FALSE), wire.annotation_path(key))
 
 
 def _time(annotations: Mapping[str, str], key: str) -> int | None:
     text = annotations.get(key)
-    return None if text is None else a_decimal(text, annotation_path(key), least=0)
+    return None if text is None else wire.a_decimal(text, wire.annotation_path(key), least=0)
 
 
 def decode_pod_units(text: str) -> int:
     """Return a Pod's memory in the node daemon's unit. Raises InputError: no such number."""
-    path = annotation_path(ANNOTATION_GPUSHARE_POD)
-    return _units(a_decimal(text, path), path)
+    path = wire.annotation_path(words.ANNOTATION_GPUSHARE_POD)
+    return _units(wire.a_decimal(text, path), path)
 
 
 def _units(value: object, path: str) -> int:
-    units = an_integer(value, path, least=0)
+    units = wire.an_integer(value, path, least=0)
     if units > UNITS_MAX:
         raise InputError(f"more than {UNITS_MAX}: value={units}", field=path)
     return units

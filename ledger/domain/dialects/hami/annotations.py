@@ -5,17 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.domain.annotations.wire import (
-    a_boolean_text,
-    a_decimal,
-    a_flag,
-    a_text,
-    an_integer,
-    an_object,
-    annotation_path,
-    each,
-    load,
-)
+from ledger.domain.annotations import wire
 from ledger.domain.dialects.hami.words import ALLOCATED, REGISTER
 from ledger.domain.errors import InputError
 
@@ -71,7 +61,7 @@ def decode_allocated(text: str) -> tuple[tuple[GivenCard, ...], ...]:
     Raises:
         InputError: a card with fewer than four fields, without an id, with a number that is none.
     """
-    path = annotation_path(ALLOCATED)
+    path = wire.annotation_path(ALLOCATED)
     containers = text.split(";")
     if not containers[-1]:
         del containers[-1]
@@ -89,7 +79,8 @@ def _given(text: str, path: str) -> GivenCard:
     if len(fields) < _CARD_FIELDS:
         raise InputError(f"not uuid,type,memory,cores: value={text!r}", field=path)
     device_id, kind, memory, cores = fields[:_CARD_FIELDS]
-    device_id = _without_slot(device_id)
+    if device_id.endswith("]"):  # a MIG instance as releases before v2.10.0 name it, `<uuid>[2-0]`
+        device_id = device_id.partition("[")[0]
     if not device_id:
         raise InputError(f"no uuid: value={text!r}", field=path)
     return GivenCard(
@@ -98,11 +89,6 @@ def _given(text: str, path: str) -> GivenCard:
         memory_mib=_number(memory, f"{path}.memory"),
         core_percent=_number(cores, f"{path}.cores"),
     )
-
-
-def _without_slot(device_id: str) -> str:
-    """Return the card of a MIG instance as releases before v2.10.0 name it, `<uuid>[2-0]`."""
-    return device_id.partition("[")[0] if device_id.endswith("]") else device_id
 
 
 # hami.io/node-nvidia-register:
@@ -119,9 +105,9 @@ def decode_register(text: str) -> tuple[RegisteredCard, ...]:
     Raises:
         InputError: neither form, a number that is none, a card without an id or with another's.
     """
-    path = annotation_path(REGISTER)
+    path = wire.annotation_path(REGISTER)
     if text.lstrip().startswith(("[", "null")):
-        cards = each(load(text, path), path, _of_json)
+        cards = wire.each(wire.load(text, path), path, _of_json)
     else:
         texts = [card for card in text.split(":") if card.strip()]
         cards = tuple(_of_text(card, f"{path}[{number}]") for number, card in enumerate(texts))
@@ -136,19 +122,21 @@ def decode_register(text: str) -> tuple[RegisteredCard, ...]:
 
 def _of_json(value: object, path: str) -> RegisteredCard:
     """Read one object; Go leaves out a field that is 0, empty or false."""
-    card = an_object(value, path)
+    card = wire.an_object(value, path)
 
     def number(name: str) -> int:
-        return _bounded(an_integer(card.get(name, 0), f"{path}.{name}", least=0), f"{path}.{name}")
+        return _bounded(
+            wire.an_integer(card.get(name, 0), f"{path}.{name}", least=0), f"{path}.{name}"
+        )
 
     return RegisteredCard(
-        device_id=a_text(card.get("id"), f"{path}.id"),
+        device_id=wire.a_text(card.get("id"), f"{path}.id"),
         index=number("index"),
-        model=a_text(card.get("type"), f"{path}.type"),
+        model=wire.a_text(card.get("type"), f"{path}.type"),
         memory_mib=number("devmem"),
         core_percent=number("devcore"),
-        mode=a_text(card.get("mode"), f"{path}.mode"),
-        healthy=a_flag(card.get("health"), f"{path}.health", default=False),
+        mode=wire.a_text(card.get("mode"), f"{path}.mode"),
+        healthy=wire.a_flag(card.get("health"), f"{path}.health", default=False),
     )
 
 
@@ -164,12 +152,12 @@ def _of_text(text: str, path: str) -> RegisteredCard:
         memory_mib=_number(memory, f"{path}.devmem"),
         core_percent=_number(core, f"{path}.devcore"),
         mode=fields[-1] if len(fields) == _LONG else CORE_MODE,
-        healthy=a_boolean_text(health, f"{path}.health"),
+        healthy=wire.a_boolean_text(health, f"{path}.health"),
     )
 
 
 def _number(text: str, path: str) -> int:
-    return _bounded(a_decimal(text, path, least=0), path)
+    return _bounded(wire.a_decimal(text, path, least=0), path)
 
 
 def _bounded(number: int, path: str) -> int:

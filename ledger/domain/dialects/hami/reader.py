@@ -11,6 +11,7 @@ from msgspec import structs
 from ledger.domain.adopted.cards import Asker, Found, Part, collect, part_share, unreadable
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare
+from ledger.domain.dialects.hami import words
 from ledger.domain.dialects.hami.annotations import (
     CORE_MODE,
     MIG_MODE,
@@ -22,23 +23,6 @@ from ledger.domain.dialects.hami.annotations import (
     words_of,
 )
 from ledger.domain.dialects.hami.demands import MIB, card_filter, hami_demands, part_of, policies_of
-from ledger.domain.dialects.hami.words import (
-    ALLOCATED,
-    CARDS,
-    CORDON,
-    CORES,
-    DELETED,
-    HANDSHAKE,
-    MEMORY,
-    MEMORY_PERCENT,
-    MODE,
-    NODE,
-    REGISTER,
-    SCHEDULER,
-    SHARE_NAMES,
-    SIZE,
-    WORDS,
-)
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import DialectReader, GpuAsked, Listed, Quantities
 from ledger.domain.errors import InputError
@@ -55,9 +39,9 @@ from ledger.domain.resources import (
 )
 
 SOURCE: Final = "vgpu-devices-allocated"
-_CORDON: Final = annotation_path(CORDON)
+_CORDON: Final = annotation_path(words.CORDON)
 _MINOR_MAX: Final = 1023
-_WORDS: Final = WORDS.resources | WORDS.borrowed
+_WORDS: Final = words.WORDS.resources | words.WORDS.borrowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +64,7 @@ def from_hami(asker: Asker) -> Found | None:
     Rule: 1, fact 13, and 3: of each card the larger of the sum of the containers and the largest
     init container.
     """
-    text = asker.spec.annotations.get(ALLOCATED)
+    text = asker.spec.annotations.get(words.ALLOCATED)
     if text is None:
         return None
     try:
@@ -193,12 +177,12 @@ def _unlike(
         if len(cards) != asked:
             numbers = f"asked={asked}, named={len(cards)}"
             yield f"container {container.name} has not the cards it asks for: {numbers}"
-        memory, core = container.units(MEMORY), container.units(CORES)
+        memory, core = container.units(words.MEMORY), container.units(words.CORES)
         for card in cards:
             if memory and card.memory_mib != memory:
-                yield _not_asked(container, MEMORY, memory, card.memory_mib)
+                yield _not_asked(container, words.MEMORY, memory, card.memory_mib)
             if core and card.core_percent != core:
-                yield _not_asked(container, CORES, core, card.core_percent)
+                yield _not_asked(container, words.CORES, core, card.core_percent)
 
 
 def _not_asked(container: ContainerSpec, name: str, asked: int, given: int) -> str:
@@ -206,14 +190,14 @@ def _not_asked(container: ContainerSpec, name: str, asked: int, given: int) -> s
 
 
 def _cards_asked(container: ContainerSpec) -> int:
-    names = [name for name in SHARE_NAMES if container.units(name)]
+    names = [name for name in words.SHARE_NAMES if container.units(name)]
     return container.units(NVIDIA_GPU) or bool(names)
 
 
 def _wrong_node(asker: Asker) -> Iterator[str]:
-    named = asker.spec.annotations.get(NODE, asker.node.name)
+    named = asker.spec.annotations.get(words.NODE, asker.node.name)
     if named != asker.node.name:
-        yield f"{NODE} names another node: value={named!r}"
+        yield f"{words.NODE} names another node: value={named!r}"
 
 
 def registered(
@@ -226,7 +210,7 @@ def registered(
     is closed, and all of them once the plugin is gone. A text that can't be read lists none: it is
     another system's, and stops nobody.
     """
-    text = annotations.get(REGISTER)
+    text = annotations.get(words.REGISTER)
     if text is None:
         return None
     cordoned, is_gone = _cordoned(annotations), _is_gone(annotations, quantities)
@@ -234,7 +218,7 @@ def registered(
     try:
         cards = decode_register(text)
         unsized = (card.device_id for card in cards if not card.memory_mib)
-        path = annotation_path(REGISTER)
+        path = annotation_path(words.REGISTER)
         warnings = [f"{path}: no memory is told of {one}; it takes no Pods" for one in unsized]
         known = {card.device_id for card in cards}
         warnings += [f"{_CORDON}: no such card: {one}" for one in sorted(cordoned - known)]
@@ -251,17 +235,17 @@ def registered(
             model=card.model,
             memory_bytes=min(card.memory_mib, size) * MIB,
             healthy=not is_gone and _takes_pods(card) and card.device_id not in cordoned,
-            labels={MODE: card.mode or CORE_MODE},
+            labels={words.MODE: card.mode or CORE_MODE},
             unique_id=True,
         )
         for minor, card in _numbered(cards)
     ]
     return Listed(
-        name=annotation_path(REGISTER),
+        name=annotation_path(words.REGISTER),
         cards=tuple(sorted(records, key=lambda record: record.minor)),
         serves=frozenset({Dialect.HAMI, Dialect.NVIDIA}),
-        instead_of=frozenset({CARDS}),
-        scheduler="" if is_gone else SCHEDULER,
+        instead_of=frozenset({words.CARDS}),
+        scheduler="" if is_gone else words.SCHEDULER,
         scaled=tuple(
             (card.device_id, card.core_percent, card.memory_mib * MIB)
             for card in cards
@@ -283,9 +267,9 @@ def beside_device(
     cordoned = _cordoned(annotations)
     closed = dict.fromkeys(cordoned, _CORDON)
     warnings = [f"{_CORDON}: no such card: {one}" for one in sorted(cordoned - known)]
-    path = annotation_path(REGISTER)
+    path = annotation_path(words.REGISTER)
     try:
-        cards = decode_register(annotations.get(REGISTER, ""))
+        cards = decode_register(annotations.get(words.REGISTER, ""))
     except InputError as error:
         cards, warnings = (), [*warnings, f"{error}; the Device object counts"]
     for card in cards:
@@ -301,7 +285,7 @@ def beside_device(
 def _size_mib(cards: Sequence[RegisteredCard], labels: Mapping[str, str]) -> int:
     """Return how large each card is by a node's label, which is of one model; else no bound."""
     is_told = len({card.model for card in cards}) == 1
-    return (is_told and number_in(labels, SIZE)) or NUMBER_MAX
+    return (is_told and number_in(labels, words.SIZE)) or NUMBER_MAX
 
 
 def _is_gone(annotations: Mapping[str, str], quantities: Quantities) -> bool:
@@ -310,14 +294,14 @@ def _is_gone(annotations: Mapping[str, str], quantities: Quantities) -> bool:
 
     Rule: docs/contracts/hami.md 4, as "ours": the handshake says so, or kubelet by offering none.
     """
-    offered = quantities.get(CARDS)
-    return annotations.get(HANDSHAKE, "").startswith(DELETED) or (
+    offered = quantities.get(words.CARDS)
+    return annotations.get(words.HANDSHAKE, "").startswith(words.DELETED) or (
         offered is not None and not offered
     )
 
 
 def _cordoned(annotations: Mapping[str, str]) -> frozenset[str]:
-    return frozenset(words_of(annotations.get(CORDON, "")))
+    return frozenset(words_of(annotations.get(words.CORDON, "")))
 
 
 def _takes_pods(card: RegisteredCard) -> bool:
@@ -347,7 +331,7 @@ def _rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
 
     Rule: docs/contracts/hami.md 1, fact 1; Koordinator contract 4.4.
     """
-    cards, part = amounts.get(CARDS, 1), part_of(amounts)
+    cards, part = amounts.get(words.CARDS, 1), part_of(amounts)
     each = {
         GPU_CORE: part.core_percent,
         GPU_MEMORY: part.memory_bytes,
@@ -360,10 +344,14 @@ def _rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
 
 READER: Final = DialectReader(
     dialect=Dialect.HAMI,
-    words=WORDS,
+    words=words.WORDS,
     demands=_demands,
     rewritten=_rewritten,
-    sums={MEMORY: (GPU_MEMORY, MIB), MEMORY_PERCENT: (GPU_MEMORY_RATIO, 1), CORES: (GPU_CORE, 1)},
+    sums={
+        words.MEMORY: (GPU_MEMORY, MIB),
+        words.MEMORY_PERCENT: (GPU_MEMORY_RATIO, 1),
+        words.CORES: (GPU_CORE, 1),
+    },
     takes_wishes=False,
     adopted=from_hami,
     with_containers=with_containers,

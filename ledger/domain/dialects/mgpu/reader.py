@@ -19,6 +19,7 @@ from ledger.domain.adopted.cards import (
 )
 from ledger.domain.annotations.wire import TRUE, annotation_path
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare
+from ledger.domain.dialects.mgpu import words
 from ledger.domain.dialects.mgpu.annotations import (
     CardRef,
     MgpuAllocation,
@@ -30,16 +31,6 @@ from ledger.domain.dialects.mgpu.annotations import (
     read_node_compute_policy,
 )
 from ledger.domain.dialects.mgpu.demands import MIB, mgpu_demands
-from ledger.domain.dialects.mgpu.words import (
-    ANNOTATION_MGPU_ASSUMED,
-    ANNOTATION_MGPU_COMPUTE_POLICY,
-    ANNOTATION_MGPU_CONTAINER_MULTIPLE,
-    LABEL_MGPU_COMPUTE_POLICY,
-    LABEL_MGPU_NODE,
-    MGPU_CORE,
-    MGPU_MEMORY,
-    WORDS,
-)
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked, Uncounted
 from ledger.domain.errors import FieldError, InputError
@@ -74,9 +65,9 @@ def from_gpu_index(asker: Asker) -> Found | None:
 
 def unread_words(asker: Asker) -> tuple[str, ...]:
     """Return what the annotations say although they name no card."""
-    if asker.spec.annotations.get(ANNOTATION_MGPU_ASSUMED) != TRUE:
+    if asker.spec.annotations.get(words.ANNOTATION_MGPU_ASSUMED) != TRUE:
         return ()
-    path = annotation_path(ANNOTATION_MGPU_ASSUMED)
+    path = annotation_path(words.ANNOTATION_MGPU_ASSUMED)
     return (f"{path}: no annotation names a card of any container: value={TRUE!r}",)
 
 
@@ -122,7 +113,7 @@ def _mgpu_parts(asker: Asker, allocation: MgpuAllocation) -> Iterator[Part]:
 
 
 def _asks_mgpu(container: ContainerSpec) -> bool:
-    return bool(container.units(MGPU_CORE) or container.units(MGPU_MEMORY))
+    return bool(container.units(words.MGPU_CORE) or container.units(words.MGPU_MEMORY))
 
 
 def _card_of_ref(asker: Asker, ref: CardRef) -> DeviceRecord | None:
@@ -133,8 +124,8 @@ def _card_of_ref(asker: Asker, ref: CardRef) -> DeviceRecord | None:
 
 def _mgpu_share(card: DeviceRecord, container: ContainerSpec, cards: int) -> DeviceShare:
     """Return the container's part of one of its cards; a request beyond a card is all of it."""
-    core = divide_up(container.units(MGPU_CORE), cards)
-    memory = divide_up(container.units(MGPU_MEMORY) * MIB, cards)
+    core = divide_up(container.units(words.MGPU_CORE), cards)
+    memory = divide_up(container.units(words.MGPU_MEMORY) * MIB, cards)
     if core >= WHOLE_PERCENT:
         return whole_share(card, (container,))
     return part_share(card, core, memory, (container,))
@@ -147,7 +138,7 @@ def _mgpu_faults(asker: Asker, allocation: MgpuAllocation) -> Iterator[str]:
         yield fault
     for number, container in enumerate(asker.apps()):
         refs = cards_of.get(container.name)
-        core = container.units(MGPU_CORE)
+        core = container.units(words.MGPU_CORE)
         if refs is None:
             if _asks_mgpu(container):
                 yield f"container {container.name} asks for mGPU, and no annotation names its cards"
@@ -166,7 +157,7 @@ def _mgpu_faults(asker: Asker, allocation: MgpuAllocation) -> Iterator[str]:
 
 def _counts(asker: Asker) -> tuple[Mapping[int, int] | None, str]:
     """Return the cards that the list gives each container, None without one, and what is wrong."""
-    text = asker.spec.annotations.get(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
+    text = asker.spec.annotations.get(words.ANNOTATION_MGPU_CONTAINER_MULTIPLE)
     if text is None:
         return None, ""
     try:
@@ -178,9 +169,9 @@ def _counts(asker: Asker) -> tuple[Mapping[int, int] | None, str]:
 
 def adverts(units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
     """Return the cards that a Node's quantities mean; memory counts MiB of all of them."""
-    count = units(MGPU_CORE) // WHOLE_PERCENT
-    memory_bytes = units(MGPU_MEMORY) // max(1, count) * MIB
-    return Adverts(name=MGPU_CORE, count=count, memory_bytes=memory_bytes)
+    count = units(words.MGPU_CORE) // WHOLE_PERCENT
+    memory_bytes = units(words.MGPU_MEMORY) // max(1, count) * MIB
+    return Adverts(name=words.MGPU_CORE, count=count, memory_bytes=memory_bytes)
 
 
 def on_node(node: NodeFacts) -> NodeFacts:
@@ -199,12 +190,11 @@ def node_warnings(
     devices: Sequence[DeviceRecord] | None,
 ) -> Iterator[str]:
     """Say why a Node that offers mGPU gets no mGPU Pod, and where its objects disagree."""
-    if quantities.get(MGPU_CORE) and not _may_serve(labels):
-        shown = labels[LABEL_MGPU_NODE]
-        yield f"serves no mGPU Pod, because its label {LABEL_MGPU_NODE} is {shown!r}, not 'mgpu'"
+    label, policy = words.LABEL_MGPU_NODE, words.LABEL_MGPU_COMPUTE_POLICY
+    if quantities.get(words.MGPU_CORE) and not _may_serve(labels):
+        yield f"serves no mGPU Pod, because its label {label} is {labels[label]!r}, not 'mgpu'"
     if read_node_compute_policy(labels) is None:
-        shown = labels[LABEL_MGPU_COMPUTE_POLICY]
-        yield f"serves no mGPU Pod, because {LABEL_MGPU_COMPUTE_POLICY} is no policy: {shown!r}"
+        yield f"serves no mGPU Pod, because {policy} is no policy: {labels[policy]!r}"
     if labels.get(LABEL_TENURE_OWNED) != TRUE:
         yield from _drift(quantities, devices or ())
 
@@ -216,7 +206,7 @@ def _may_serve(labels: Mapping[str, str]) -> bool:
     Rule: GPU-sharing contract A.1: `nvidia` and unknown values close it. Without the label it is
     open, since cli.md lets what a node advertises (or a Device object) say what its cards serve.
     """
-    return LABEL_MGPU_NODE not in labels or read_mgpu_node_kind(labels) is MgpuNodeKind.MGPU
+    return words.LABEL_MGPU_NODE not in labels or read_mgpu_node_kind(labels) is MgpuNodeKind.MGPU
 
 
 def _drift(quantities: Mapping[str, Quantity], devices: Sequence[DeviceRecord]) -> Iterator[str]:
@@ -226,11 +216,11 @@ def _drift(quantities: Mapping[str, Quantity], devices: Sequence[DeviceRecord]) 
     Rule: GPU-sharing contract A.1, ours. Per card floor(memory / cards), in MiB. On a node of ours
     its agent writes both, and lowers the quantities as cards fill (design section 8).
     """
-    cards = quantities.get(MGPU_CORE, ZERO).ceil() // WHOLE_PERCENT
+    cards = quantities.get(words.MGPU_CORE, ZERO).ceil() // WHOLE_PERCENT
     found = [record.memory_bytes // MIB for record in devices if record.device_type == TYPE_GPU]
     if not cards or not devices:
         return
-    each = quantities.get(MGPU_MEMORY, ZERO).ceil() // cards
+    each = quantities.get(words.MGPU_MEMORY, ZERO).ceil() // cards
     if len(found) != cards or any(size != each for size in found):
         listed = ", ".join(map(str, found)) or "none"
         yield (
@@ -248,16 +238,16 @@ def _demands(spec: PodSpec) -> GpuAsked:
 def _unclaimable(request: PodRequest) -> Iterator[FieldError]:
     """Yield a policy by which a node would have to share compute out, and shares over cards."""
     if request.mgpu_policy not in {"", MgpuPolicy.FIXED_SHARE}:
-        field = annotation_path(ANNOTATION_MGPU_COMPUTE_POLICY)
+        field = annotation_path(words.ANNOTATION_MGPU_COMPUTE_POLICY)
         yield unsupported(field, f"compute policy {request.mgpu_policy} by a claim")
     if request.mgpu_multi:
-        field = annotation_path(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
+        field = annotation_path(words.ANNOTATION_MGPU_CONTAINER_MULTIPLE)
         yield unsupported(field, "a container's share of several cards by a claim")
 
 
 READER: Final = DialectReader(
     dialect=Dialect.MGPU,
-    words=WORDS,
+    words=words.WORDS,
     demands=_demands,
     takes_wishes=False,
     bounded_search=True,
@@ -266,10 +256,10 @@ READER: Final = DialectReader(
     with_containers=with_containers,
     adverts=adverts,
     offers=lambda card, _: {
-        MGPU_CORE: card.core_percent,
-        MGPU_MEMORY: card.memory_bytes // MIB,
+        words.MGPU_CORE: card.core_percent,
+        words.MGPU_MEMORY: card.memory_bytes // MIB,
     },
-    uncounted=(Uncounted(memory=MGPU_MEMORY, cards=MGPU_CORE, least=WHOLE_PERCENT),),
+    uncounted=(Uncounted(memory=words.MGPU_MEMORY, cards=words.MGPU_CORE, least=WHOLE_PERCENT),),
     on_node=on_node,
     node_warnings=node_warnings,
     unclaimable=_unclaimable,
