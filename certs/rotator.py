@@ -8,22 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+from certs import plan
 from certs.material import CertificateError, KeyPair, bundle_facts, issue_authority, issue_leaf
-from certs.plan import (
-    Begin,
-    Create,
-    Finish,
-    Phase,
-    Publish,
-    Renew,
-    Replica,
-    Settings,
-    Step,
-    Switch,
-    Target,
-    Wait,
-    next_step,
-)
 from certs.ports import ConflictError, Object, Objects, api_path
 from certs.record import SecretRecord, new_secret, read_record, write_record
 from certs.reports import Reports
@@ -68,7 +54,7 @@ class Rotator:
         objects: Objects,
         reports: Reports,
         place: RotationObjects,
-        settings: Settings,
+        settings: plan.Settings,
         clock: Callable[[], datetime],
     ) -> None:
         self._objects = objects
@@ -77,7 +63,7 @@ class Rotator:
         self._settings = settings
         self._clock = clock
 
-    async def advance(self) -> Wait:
+    async def advance(self) -> plan.Wait:
         """
         Do what is due, and return until when nothing is.
 
@@ -90,16 +76,16 @@ class Rotator:
                 step = await self.step()
             except ConflictError:
                 continue  # somebody wrote in between: look again
-            if isinstance(step, Wait):
+            if isinstance(step, plan.Wait):
                 return step
-        return Wait(until=self._clock() + self._settings.pause, reason="others keep writing")
+        return plan.Wait(until=self._clock() + self._settings.pause, reason="others keep writing")
 
-    async def step(self) -> Step:
+    async def step(self) -> plan.Step:
         """Do the next step and return it."""
         secret = await self._objects.read(self._place.secret_path)
         record = None if secret is None else read_record(secret)
         targets = await self._targets()
-        step = next_step(
+        step = plan.next_step(
             None if record is None else record.facts(),
             [_target(name, one) for name, one in targets.items()],
             await self._replicas(record),
@@ -107,11 +93,11 @@ class Rotator:
             now=self._clock(),
         )
         match step:
-            case Wait():
+            case plan.Wait():
                 pass
-            case Create():
+            case plan.Create():
                 await self._write(self._created(), secret)
-            case Publish():
+            case plan.Publish():
                 assert record is not None, "there is something to publish"
                 for name in step.targets:
                     await self._publish(name, targets[name], record.bundle)
@@ -119,45 +105,49 @@ class Rotator:
             case _:
                 assert record is not None, "there is something to rotate"
                 await self._write(self._rotated(step, record), secret)
-        if isinstance(step, Finish):
+        if isinstance(step, plan.Finish):
             await self._reports.forget(self._clock() - self._settings.forget)
         return step
 
-    def _rotated(self, step: Begin | Renew | Switch | Finish, record: SecretRecord) -> SecretRecord:
+    def _rotated(
+        self, step: plan.Begin | plan.Renew | plan.Switch | plan.Finish, record: SecretRecord
+    ) -> SecretRecord:
         now = self._clock()
         match step:
-            case Begin():
+            case plan.Begin():
                 lifetime = self._settings.authority_lifetime
                 authority = issue_authority(AUTHORITY_NAME, now=now, lifetime=lifetime)
                 return replace(
                     record,
-                    phase=Phase.PUBLISHING,
+                    phase=plan.Phase.PUBLISHING,
                     since=now,
                     published_at=None,
                     other=authority,
                     requested=False,
                 )
-            case Renew():
+            case plan.Renew():
                 return replace(record, since=now, leaf=self._leaf(record.authority))
-            case Switch():
+            case plan.Switch():
                 assert record.other is not None, "a new authority was published"
                 return replace(
                     record,
-                    phase=Phase.SERVING,
+                    phase=plan.Phase.SERVING,
                     since=now,
                     authority=record.other,
                     other=record.authority,
                     leaf=self._leaf(record.other),
                 )
-            case Finish():
-                return replace(record, phase=Phase.STABLE, since=now, published_at=None, other=None)
+            case plan.Finish():
+                return replace(
+                    record, phase=plan.Phase.STABLE, since=now, published_at=None, other=None
+                )
 
     def _created(self) -> SecretRecord:
         now = self._clock()
         lifetime = self._settings.authority_lifetime
         authority = issue_authority(AUTHORITY_NAME, now=now, lifetime=lifetime)
         return SecretRecord(
-            phase=Phase.STABLE,
+            phase=plan.Phase.STABLE,
             since=now,
             published_at=None,
             authority=authority,
@@ -180,8 +170,8 @@ class Rotator:
                 found[path] = configuration
         return found
 
-    async def _replicas(self, record: SecretRecord | None) -> tuple[Replica, ...]:
-        if record is None or record.phase is not Phase.SERVING:
+    async def _replicas(self, record: SecretRecord | None) -> tuple[plan.Replica, ...]:
+        if record is None or record.phase is not plan.Phase.SERVING:
             return ()
         return await self._reports.all()
 
@@ -206,7 +196,7 @@ class Rotator:
             await self._objects.replace(place.secret_path, write_record(record, secret))
 
 
-def _target(name: str, configuration: Object) -> Target:
+def _target(name: str, configuration: Object) -> plan.Target:
     """Return what a configuration trusts; webhooks that differ trust what all of them do."""
     trusted: list[frozenset[str]] = []
     for webhook in configuration["webhooks"]:
@@ -216,4 +206,4 @@ def _target(name: str, configuration: Object) -> Target:
         except CertificateError:
             trusted.append(frozenset())  # whatever it is, ours replaces it
     same = trusted[0] if len(set(trusted)) == 1 else frozenset()
-    return Target(name=name, trusted=same)
+    return plan.Target(name=name, trusted=same)

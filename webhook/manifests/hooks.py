@@ -20,27 +20,15 @@ from ledger.domain.resources import (
 )
 from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.settings import AdmissionSettings
-from webhook.manifests.cel import (
-    AFTER,
-    BEFORE,
-    any_container,
-    concerns_us,
-    each_container,
-    has_labels,
-    holds,
-    key_matches,
-    needs_us,
-    text,
-    texts,
-)
+from webhook.manifests import cel
 
 _BLIND: Final = ("none", "void")
-_NAMED: Final = f"e.name == {text(ENV_NVIDIA_VISIBLE)}"
-_TOLD_NONE: Final = f"(has(e.value) && e.value in {texts(_BLIND)})"
+_NAMED: Final = f"e.name == {cel.text(ENV_NVIDIA_VISIBLE)}"
+_TOLD_NONE: Final = f"(has(e.value) && e.value in {cel.texts(_BLIND)})"
 _OURS: Final = f"metadata.annotations['{ANNOTATION_TENURE_VISIBLE_PREFIX}"
 _GOOD: Final = (
     f"({_TOLD_NONE} || (has(e.valueFrom) && has(e.valueFrom.fieldRef)"
-    f" && e.valueFrom.fieldRef.fieldPath.startsWith({text(_OURS)})))"
+    f" && e.valueFrom.fieldRef.fieldPath.startsWith({cel.text(_OURS)})))"
 )
 """The entry `e` says that nothing is seen, or reads what our scheduler wrote."""
 _MOUNTS: Final = NVIDIA_DEVICE_MOUNTS.rpartition("/")[2]
@@ -55,7 +43,7 @@ def chooses_devices(*, may_read: bool = True) -> str:
 
 def mounts_devices() -> str:
     """Return that `c` has a volume mount by which the NVIDIA runtime takes a list of devices."""
-    found = f"c.volumeMounts.exists(m, m.mountPath.contains({text(_MOUNTS)}))"
+    found = f"c.volumeMounts.exists(m, m.mountPath.contains({cel.text(_MOUNTS)}))"
     return f"(has(c.volumeMounts) && {found})"
 
 
@@ -68,18 +56,18 @@ def sights() -> str:
     """
     named = f"[c.?env.orValue([]).filter(e, {_NAMED})]"
     number = f"{named}.map(l, l.size() == 0 ? 0 : (l.all(e, {_GOOD}) ? 1 : 2))[0]"
-    plugin = f"({holds('c.resources', {NVIDIA_GPU})} ? 10 : 0)"
-    return each_container("object", f"{number} + {plugin}")
+    plugin = f"({cel.holds('c.resources', {NVIDIA_GPU})} ? 10 : 0)"
+    return cel.each_container("object", f"{number} + {plugin}")
 
 
-def names_cdi(annotations: str = f"'%s'.format([{AFTER}])") -> str:
+def names_cdi(annotations: str = f"'%s'.format([{cel.AFTER}])") -> str:
     """
     Return that a Pod's annotations name CDI devices, and did not say so before.
 
     `annotations` is their text: without the name in it no key is looked at.
     """
-    name, same = text(DOMAIN_CDI), f"k in {BEFORE} && {BEFORE}[k] == {AFTER}[k]"
-    named = f"{AFTER}.exists(k, k.contains({name}) && !({same}))"
+    name, same = cel.text(DOMAIN_CDI), f"k in {cel.BEFORE} && {cel.BEFORE}[k] == {cel.AFTER}[k]"
+    named = f"{cel.AFTER}.exists(k, k.contains({name}) && !({same}))"
     return f"({annotations}.contains({name}) && {named})"
 
 
@@ -111,16 +99,16 @@ def expressions(settings: AdmissionSettings) -> dict[str, str]:
 
     Rule: design section 8, "Fail-closed only on CREATE of matching Pods".
     """
-    profiles = [has_labels("object", one.pod_labels) for one in settings.profiles]
-    needs, concerns = needs_us("object", settings), concerns_us("object", settings)
-    sees = f"{any_container('object', chooses_devices())} || {names_cdi()}"
+    profiles = [cel.has_labels("object", one.pod_labels) for one in settings.profiles]
+    needs, concerns = cel.needs_us("object", settings), cel.concerns_us("object", settings)
+    sees = f"{cel.any_container('object', chooses_devices())} || {names_cdi()}"
     return {
         "needs_us": needs,
         "is_changed": " || ".join([needs, *profiles]),
-        "is_ours": f"object.spec.schedulerName == {text(settings.scheduler_name)}",
+        "is_ours": f"object.spec.schedulerName == {cel.text(settings.scheduler_name)}",
         "concerns_us": f"{concerns} || {sees}",
-        "concerned_us": f"{concerns} || {concerns_us('oldObject', settings)}",
-        "by_others": f"!(request.userInfo.username in {texts(settings.service_accounts)})",
+        "concerned_us": f"{concerns} || {cel.concerns_us('oldObject', settings)}",
+        "by_others": f"!(request.userInfo.username in {cel.texts(settings.service_accounts)})",
         "labels_change": _node_labels_change(),
     }
 
@@ -128,7 +116,7 @@ def expressions(settings: AdmissionSettings) -> dict[str, str]:
 def _node_labels_change() -> str:
     names = [label for each in ADMISSIONS for label in each.node_labels]
     prefixes = (DOMAIN_NODE, DOMAIN_TENURE)
-    ours = key_matches(names, prefixes)
+    ours = cel.key_matches(names, prefixes)
     differs = (
         "oldObject == null || !has(oldObject.metadata.{field})"
         " || !(k in oldObject.metadata.{field})"

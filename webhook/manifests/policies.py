@@ -40,39 +40,8 @@ from ledger.domain.resources import (
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from webhook.decide.validating.forgery import ANNOTATION_MIRROR, NODES_GROUP
-from webhook.manifests.cel import (
-    AFTER,
-    BEFORE,
-    CONTAINERS,
-    PATH,
-    annotated_anew,
-    any_container,
-    any_key,
-    beginnings,
-    holds,
-    key_matches,
-    takes,
-    text,
-    texts,
-)
+from webhook.manifests import cel, fixed
 from webhook.manifests.dialects.registry import POLICIES
-from webhook.manifests.fixed import (
-    CLAIMS,
-    changes_what_stays,
-    cpu_variables,
-    equal_limits,
-    holds_cpus,
-    may_meet_owned_nodes,
-    owned_nodes,
-    pins_cpus,
-    same_amounts,
-    same_class,
-    same_label,
-    same_words,
-    untouched,
-    whole_cpus,
-    whole_cpus_words,
-)
 from webhook.manifests.hooks import (
     chooses_devices,
     every_new_ephemeral,
@@ -101,14 +70,14 @@ def policies(options: PolicyOptions) -> list[dict[str, Any]]:
 def _policies(options: PolicyOptions) -> list[Policy]:
     settings = options.settings
     devices = settings.vocabulary.device_names
-    accounts = texts(settings.service_accounts)
+    accounts = cel.texts(settings.service_accounts)
     others = {"by-others": f"!(request.userInfo.username in {accounts})"}
     is_ours = (
         f"has(object.spec.schedulerName) && object.spec.schedulerName == "
-        f"{text(settings.scheduler_name)}"
+        f"{cel.text(settings.scheduler_name)}"
     )
     shown_only = {"not-shown-by-kubelet": f"!({_is_mirror()})"}
-    foreign = texts(settings.takeover.foreign_schedulers)
+    foreign = cel.texts(settings.takeover.foreign_schedulers)
     ours_to_judge = {
         "not-of-a-foreign-scheduler": (
             f"!(has(object.spec.schedulerName) && object.spec.schedulerName in {foreign})"
@@ -126,23 +95,25 @@ def _policies(options: PolicyOptions) -> list[Policy]:
         " empty": f"request.userInfo.username in {accounts} || !has(object.spec.nodeName)"
         " || object.spec.nodeName == ''"
     }
-    asks = f"{takes('object', devices)} || ({pins_cpus('object')}) || {CLAIMS}"
+    asks = f"{cel.takes('object', devices)} || ({fixed.pins_cpus('object')}) || {fixed.CLAIMS}"
     allocations = Policy(
         name="allocations",
         rules=[rule(["CREATE", "UPDATE"], pods)],
         conditions=others,
-        gate=annotated_anew(ALLOCATION_ANNOTATIONS | ADMISSION_ANNOTATIONS, ALLOCATION_PREFIXES),
+        gate=cel.annotated_anew(
+            ALLOCATION_ANNOTATIONS | ADMISSION_ANNOTATIONS, ALLOCATION_PREFIXES
+        ),
         variables=_before_and_after(_of_many_keys(ALLOCATION_ANNOTATIONS, ALLOCATION_PREFIXES)),
         validations={
             "allocation annotations are written by Tenure alone": _unchanged(
-                key_matches(ALLOCATION_ANNOTATIONS, ALLOCATION_PREFIXES), admitted=True
+                cel.key_matches(ALLOCATION_ANNOTATIONS, ALLOCATION_PREFIXES), admitted=True
             )
         },
     )
     bound = [rule(["CREATE"], ["pods/binding", "bindings"])]
     agents_label = (
-        f"!{any_key('object.metadata.labels', (LABEL_TENURE_CPU_MANAGED,), ())}"
-        f" || ({same_label(LABEL_TENURE_CPU_MANAGED)})"
+        f"!{cel.any_key('object.metadata.labels', (LABEL_TENURE_CPU_MANAGED,), ())}"
+        f" || ({fixed.same_label(LABEL_TENURE_CPU_MANAGED)})"
     )
     of_others = [
         Policy(
@@ -160,7 +131,7 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             variables=_before_and_after(),
             validations={
                 "device checkpoints are written by Tenure alone": _unchanged(
-                    key_matches(CHECKPOINT_ANNOTATIONS, (DOMAIN_TENURE,))
+                    cel.key_matches(CHECKPOINT_ANNOTATIONS, (DOMAIN_TENURE,))
                 ),
                 "who holds a device is said in its status by Tenure alone": (
                     f"{_allocations('object')} == {_allocations('oldObject')}"
@@ -182,7 +153,7 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             variables=_before_and_after(),
             validations={
                 "the CPUs that kubelet pinned are written by Tenure alone": _unchanged(
-                    key_matches(TOPOLOGY_ANNOTATIONS, (DOMAIN_TENURE,))
+                    cel.key_matches(TOPOLOGY_ANNOTATIONS, (DOMAIN_TENURE,))
                 )
             },
         ),
@@ -190,11 +161,11 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             name="nodes",
             rules=[rule(["CREATE", "UPDATE"], ["nodes", "nodes/status"], scope="Cluster")],
             conditions=others,
-            gate=f"({annotated_anew((), (DOMAIN_TENURE,))}) || !({agents_label})",
+            gate=f"({cel.annotated_anew((), (DOMAIN_TENURE,))}) || !({agents_label})",
             variables=_before_and_after(),
             validations={
                 f"annotations of a Node in {DOMAIN_TENURE} are written by Tenure alone": _unchanged(
-                    key_matches((), (DOMAIN_TENURE,))
+                    cel.key_matches((), (DOMAIN_TENURE,))
                 ),
                 f"the label {LABEL_TENURE_CPU_MANAGED} of a Node is set by Tenure's agent alone": (
                     agents_label
@@ -211,10 +182,11 @@ def _policies(options: PolicyOptions) -> list[Policy]:
                     scope="Cluster",
                 )
             ],
-            gate=f"!({same_label(LABEL_TENURE_HOLDING)}) || {_is_holding('oldObject')}",
+            gate=f"!({fixed.same_label(LABEL_TENURE_HOLDING)}) || {_is_holding('oldObject')}",
             validations={
                 f"the label {LABEL_TENURE_HOLDING} is written by Tenure alone": (
-                    f"request.userInfo.username in {accounts} || {same_label(LABEL_TENURE_HOLDING)}"
+                    f"request.userInfo.username in {accounts}"
+                    f" || {fixed.same_label(LABEL_TENURE_HOLDING)}"
                 ),
                 f"a namespace stays managed while the label {LABEL_TENURE_HOLDING} says that Pods"
                 " there hold something: end them first": (
@@ -229,7 +201,7 @@ def _policies(options: PolicyOptions) -> list[Policy]:
         Policy(
             name="marked",
             rules=[rule(["CREATE"], ["pods"])],
-            conditions={"asks-devices": takes("object", devices), **shown_only},
+            conditions={"asks-devices": cel.takes("object", devices), **shown_only},
             within={"in-managed": _in_managed()},
             variables={"sights": sights()},
             validations={
@@ -244,7 +216,11 @@ def _policies(options: PolicyOptions) -> list[Policy]:
         Policy(
             name="requests",
             rules=[rule(["CREATE"], ["pods"])],
-            conditions={"asks-devices": takes("object", devices), **shown_only, **ours_to_judge},
+            conditions={
+                "asks-devices": cel.takes("object", devices),
+                **shown_only,
+                **ours_to_judge,
+            },
             within=of_managed,
             variables={"sights": sights()},
             validations={
@@ -267,18 +243,20 @@ def _policies(options: PolicyOptions) -> list[Policy]:
         Policy(
             name="cpus",
             rules=[rule(["CREATE"], ["pods"])],
-            conditions={"pins-cpus": pins_cpus("object"), **shown_only, **ours_to_judge},
+            conditions={"pins-cpus": fixed.pins_cpus("object"), **shown_only, **ours_to_judge},
             within=of_managed,
-            variables=cpu_variables(),
+            variables=fixed.cpu_variables(),
             validations={
-                "LSE and LSR Pods ask for CPUs with requests equal to limits": (equal_limits(CPU)),
-                "LSE and LSR Pods ask for memory with requests equal to limits": (
-                    equal_limits(MEMORY)
+                "LSE and LSR Pods ask for CPUs with requests equal to limits": (
+                    fixed.equal_limits(CPU)
                 ),
-                _WHOLE_CPUS: whole_cpus(),
+                "LSE and LSR Pods ask for memory with requests equal to limits": (
+                    fixed.equal_limits(MEMORY)
+                ),
+                _WHOLE_CPUS: fixed.whole_cpus(),
                 **unpinned,
             },
-            messages={_WHOLE_CPUS: whole_cpus_words(_WHOLE_CPUS)},
+            messages={_WHOLE_CPUS: fixed.whole_cpus_words(_WHOLE_CPUS)},
         ),
         *(policy for made in POLICIES for policy in made(settings, shown_only)),
         Policy(
@@ -301,23 +279,23 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             name="fixed",
             rules=[rule(["UPDATE"], ["pods", "pods/resize", "pods/status"])],
             conditions={"not-reported-by-kubelet": f"!({_is_report()})", **ours_to_judge},
-            gate=changes_what_stays(),
+            gate=fixed.changes_what_stays(),
             within=of_managed,
-            variables={"untouched": untouched()},
+            variables={"untouched": fixed.untouched()},
             validations={
-                "the QoS class of a Pod never changes": same_label(LABEL_QOS_CLASS),
+                "the QoS class of a Pod never changes": fixed.same_label(LABEL_QOS_CLASS),
                 "devices of a Pod never change": (
-                    f"variables.untouched || ({same_amounts(devices)})"
+                    f"variables.untouched || ({fixed.same_amounts(devices)})"
                 ),
                 "the CPUs of a Pod that has some of its own never change": (
-                    f"variables.untouched || !({holds_cpus('oldObject')})"
-                    f" || ({same_amounts((CPU,))})"
+                    f"variables.untouched || !({fixed.holds_cpus('oldObject')})"
+                    f" || ({fixed.same_amounts((CPU,))})"
                 ),
-                "the sub-priority of a Pod never changes": same_label(LABEL_PRIORITY),
-                "the priority class of a Pod never changes": same_class(),
+                "the sub-priority of a Pod never changes": fixed.same_label(LABEL_PRIORITY),
+                "the priority class of a Pod never changes": fixed.same_class(),
                 "what a Pod asks for in labels and annotations stays once it has a node": (
                     f"(request.userInfo.username in {accounts})"
-                    f" || !has(oldObject.spec.nodeName) || ({same_words()})"
+                    f" || !has(oldObject.spec.nodeName) || ({fixed.same_words()})"
                 ),
                 f"no Pod gains CDI devices by an annotation in {DOMAIN_CDI}": (
                     f"request.userInfo.username in {accounts} || !({names_cdi('variables.noted')})"
@@ -329,7 +307,7 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             rules=[rule(["CREATE"], ["pods"])],
             conditions={
                 "ours": is_ours,
-                "takes-what-is-ours": f"{asks} || {any_container('object', _takes_slots())}",
+                "takes-what-is-ours": f"{asks} || {cel.any_container('object', _takes_slots())}",
                 **shown_only,
             },
             validations={
@@ -347,8 +325,8 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             everywhere=True,
             rules=[rule(["CREATE", "UPDATE"], ["pods"])],
             conditions={"not-of-our-scheduler": f"!({is_ours})", **shown_only},
-            gate=may_meet_owned_nodes(settings),
-            validations=owned_nodes(settings),
+            gate=fixed.may_meet_owned_nodes(settings),
+            validations=fixed.owned_nodes(settings),
         ),
     ]
     return [
@@ -361,13 +339,13 @@ def _policies(options: PolicyOptions) -> list[Policy]:
 
 
 def _marked(pod: str) -> str:
-    there, key = f"{pod}.metadata.annotations", text(ANNOTATION_TENURE_ADMITTED)
+    there, key = f"{pod}.metadata.annotations", cel.text(ANNOTATION_TENURE_ADMITTED)
     return f"(has({there}) && {key} in {there} && {there}[{key}] == 'true')"
 
 
 def _before_and_after(keys: str = _EVERY_KEY) -> dict[str, str]:
     noted = "'%s'.format([[variables.after, variables.before]])"
-    return {"after": AFTER, "before": BEFORE, "noted": noted, "keys": keys}
+    return {"after": cel.AFTER, "before": cel.BEFORE, "noted": noted, "keys": keys}
 
 
 def _of_many_keys(names: Iterable[str], prefixes: Iterable[str]) -> str:
@@ -378,8 +356,8 @@ def _of_many_keys(names: Iterable[str], prefixes: Iterable[str]) -> str:
     search is 1,000,000 at most, so that the first letters do. One value can have
     37,000 texts that look so: all keys, where those are fewer.
     """
-    looks = [text(re.escape(each) + '[^"]*') for each in beginnings(prefixes)]
-    found = " + ".join([texts(names), *(f"variables.noted.findAll({each})" for each in looks)])
+    looks = [cel.text(re.escape(each) + '[^"]*') for each in cel.beginnings(prefixes)]
+    found = " + ".join([cel.texts(names), *(f"variables.noted.findAll({each})" for each in looks)])
     fewer = "l.size() < variables.after.size() + variables.before.size()"
     return f"[{found}].map(l, {fewer} ? l : {_EVERY_KEY})[0]"
 
@@ -387,7 +365,7 @@ def _of_many_keys(names: Iterable[str], prefixes: Iterable[str]) -> str:
 def _unchanged(guarded: str, *, admitted: bool = False) -> str:
     marks = (
         "(request.operation == 'CREATE' && request.kind.kind == 'Pod' && k in"
-        f" {texts(ADMISSION_ANNOTATIONS)}) || "
+        f" {cel.texts(ADMISSION_ANNOTATIONS)}) || "
         if admitted
         else ""
     )
@@ -399,7 +377,7 @@ def _unchanged(guarded: str, *, admitted: bool = False) -> str:
 def _every_container(condition: str) -> str:
     parts = [
         f"(!has(object.spec.{name}) || object.spec.{name}.all(c, {condition}))"
-        for name in CONTAINERS
+        for name in cel.CONTAINERS
     ]
     return " && ".join(parts)
 
@@ -412,7 +390,7 @@ def _amounts(kind: str, condition: str) -> str:
 
 
 def _equal_devices(devices: frozenset[str]) -> str:
-    named = f"!(k in {texts(devices)})"
+    named = f"!(k in {cel.texts(devices)})"
     equal = (
         "has(c.resources.{other}) && k in c.resources.{other}"
         " && quantity(c.resources.limits[k]).compareTo(quantity(c.resources.requests[k])) == 0"
@@ -427,26 +405,26 @@ def _equal_devices(devices: frozenset[str]) -> str:
 def _percents() -> str:
     names = [*_PERCENT_NAMES, *map(DEFAULT_VOCABULARY.proposal_name, _PERCENT_NAMES)]
     amount, asked = "quantity(c.resources.requests[k])", "c.resources.requests"
-    units, cards = f"{amount}.asInteger()", f"quantity({asked}[{text(GPU_SHARED)}]).asInteger()"
+    units, cards = f"{amount}.asInteger()", f"quantity({asked}[{cel.text(GPU_SHARED)}]).asInteger()"
     share = f"{cards} > 0 && {units} % {cards} == 0 && {units} / {cards} <= 100"
     alone = f"{units} <= 100 || {units} % 100 == 0"
-    whole = f"{amount}.isInteger() && ({text(GPU_SHARED)} in {asked} ? ({share}) : ({alone}))"
-    condition = f"!(k in {texts(names)}) || ({whole})"
+    whole = f"{amount}.isInteger() && ({cel.text(GPU_SHARED)} in {asked} ? ({share}) : ({alone}))"
+    condition = f"!(k in {cel.texts(names)}) || ({whole})"
     return _amounts("requests", condition)
 
 
 def _is_mirror() -> str:
     """Return that kubelet shows a static Pod: it runs whatever is answered."""
-    key = text(ANNOTATION_MIRROR)
+    key = cel.text(ANNOTATION_MIRROR)
     return (
-        f"{text(NODES_GROUP)} in request.userInfo.groups"
+        f"{cel.text(NODES_GROUP)} in request.userInfo.groups"
         f" && has(object.metadata.annotations) && {key} in object.metadata.annotations"
     )
 
 
 def _is_report() -> str:
     """Return that kubelet writes a status; others can change labels and annotations by it."""
-    return f"{PATH} == 'status' && {text(NODES_GROUP)} in request.userInfo.groups"
+    return f"{cel.PATH} == 'status' && {cel.text(NODES_GROUP)} in request.userInfo.groups"
 
 
 def _in_managed() -> str:
@@ -454,7 +432,7 @@ def _in_managed() -> str:
 
 
 def _is_managed(namespace: str) -> str:
-    labels, managed = f"{namespace}.metadata.labels", text(LABEL_TENURE_MANAGED)
+    labels, managed = f"{namespace}.metadata.labels", cel.text(LABEL_TENURE_MANAGED)
     opted = f"has({labels}) && {managed} in {labels} && {labels}[{managed}] == 'true'"
     return f"({namespace} != null && {opted})"
 
@@ -462,7 +440,7 @@ def _is_managed(namespace: str) -> str:
 def _is_holding(namespace: str) -> str:
     """Return that our scheduler keeps a Namespace's label, since Pods there hold something."""
     labels = f"{namespace}.metadata.labels"
-    return f"({namespace} != null && has({labels}) && {text(LABEL_TENURE_HOLDING)} in {labels})"
+    return f"({namespace} != null && has({labels}) && {cel.text(LABEL_TENURE_HOLDING)} in {labels})"
 
 
 def _allocations(device: str) -> str:
@@ -472,7 +450,7 @@ def _allocations(device: str) -> str:
 
 def _takes_slots() -> str:
     """Return that the container `c` asks for a slot by which the device plugin knows it."""
-    limits, slot = "c.resources.limits", text(SLOT)
+    limits, slot = "c.resources.limits", cel.text(SLOT)
     return (
         f"(has(c.resources) && has({limits}) && {slot} in {limits}"
         f" && quantity({limits}[{slot}]).isGreaterThan(quantity('0')))"
@@ -480,5 +458,5 @@ def _takes_slots() -> str:
 
 
 def _own_slot(devices: frozenset[str]) -> str:
-    slot = f"quantity(c.resources.limits[{text(SLOT)}])"
-    return f"{holds('c.resources', devices)} && {slot}.compareTo(quantity('1')) == 0"
+    slot = f"quantity(c.resources.limits[{cel.text(SLOT)}])"
+    return f"{cel.holds('c.resources', devices)} && {slot}.compareTo(quantity('1')) == 0"

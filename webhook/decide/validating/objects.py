@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from ledger.domain import resources
+from ledger.domain.annotations import node_cpu
 from ledger.domain.annotations.checkpoints import read_devices_checkpoints
 from ledger.domain.annotations.cpu import NumaPolicy
-from ledger.domain.annotations.node_cpu import (
-    NodeCpuBindPolicy,
-    NumaAllocateStrategy,
-    decode_amplification_ratios,
-    decode_cpu_shared_pools,
-    decode_cpu_topology,
-    decode_kubelet_cpu_policy,
-    decode_node_reservation,
-    decode_pod_cpu_allocs,
-    decode_raw_allocatable,
-    decode_system_qos_resource,
-    numa_policy_of,
-)
 from ledger.domain.annotations.partitions import decode_gpu_partitions
 from ledger.domain.annotations.wire import FALSE, TRUE, an_object, annotation_path, label_path
 from ledger.domain.cpuset import EMPTY, CpuSet, union
@@ -28,25 +17,6 @@ from ledger.domain.kube.device_objects import device_faults
 from ledger.domain.kube.object_fields import annotations_of, labels_of, text_at
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, of_rule, unknown_value
-from ledger.domain.resources import (
-    ANNOTATION_AMPLIFICATION_RATIO,
-    ANNOTATION_BE_CPU_SHARED_POOLS,
-    ANNOTATION_CPU_SHARED_POOLS,
-    ANNOTATION_CPU_TOPOLOGY,
-    ANNOTATION_GPU_PARTITIONS,
-    ANNOTATION_KUBELET_CPU_MANAGER_POLICY,
-    ANNOTATION_NODE_RESERVATION,
-    ANNOTATION_POD_CPU_ALLOCS,
-    ANNOTATION_RAW_ALLOCATABLE,
-    ANNOTATION_SYSTEM_QOS_RESOURCE,
-    LABEL_CPU_BIND_POLICY,
-    LABEL_ENABLE_NUMA_RESERVATION,
-    LABEL_NUMA_ALLOCATE_STRATEGY,
-    LABEL_NUMA_TOPOLOGY_POLICY,
-    LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
-    LABEL_SECONDARY_DEVICE_WELL_PLANNED,
-    LABEL_TENURE_OWNED,
-)
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.answers import unreadable
 from webhook.decide.dialects.registry import ADMISSIONS
@@ -71,13 +41,15 @@ _LEVELS: Final = ("PodLevel", "ContainerLevel")
 _FLAGS: Final = (TRUE, FALSE)
 
 NODE_LABEL_VALUES: Final[dict[str, tuple[str, ...]]] = {
-    LABEL_CPU_BIND_POLICY: (*map(str, NodeCpuBindPolicy), _BIND_ALIAS),
-    LABEL_NUMA_ALLOCATE_STRATEGY: tuple(str(item) for item in NumaAllocateStrategy if item),
-    LABEL_NUMA_TOPOLOGY_POLICY: _NUMA,
-    LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL: _NUMA,
-    LABEL_ENABLE_NUMA_RESERVATION: _FLAGS,
-    LABEL_SECONDARY_DEVICE_WELL_PLANNED: _FLAGS,
-    LABEL_TENURE_OWNED: _FLAGS,
+    resources.LABEL_CPU_BIND_POLICY: (*map(str, node_cpu.NodeCpuBindPolicy), _BIND_ALIAS),
+    resources.LABEL_NUMA_ALLOCATE_STRATEGY: tuple(
+        str(item) for item in node_cpu.NumaAllocateStrategy if item
+    ),
+    resources.LABEL_NUMA_TOPOLOGY_POLICY: _NUMA,
+    resources.LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL: _NUMA,
+    resources.LABEL_ENABLE_NUMA_RESERVATION: _FLAGS,
+    resources.LABEL_SECONDARY_DEVICE_WELL_PLANNED: _FLAGS,
+    resources.LABEL_TENURE_OWNED: _FLAGS,
     **{label: values for each in ADMISSIONS for label, values in each.node_labels.items()},
 }
 """Label -> the values that mean something. The empty text is as good as no label."""
@@ -121,8 +93,11 @@ def check_changes(node: Json, old: Json) -> Iterator[FieldError]:
 
 def _is_level(key: str, text: str) -> bool:
     """Take `RestrictedPodLevel` and the like too (Koordinator contract 3.2, ours)."""
-    numa = key in {LABEL_NUMA_TOPOLOGY_POLICY, LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL}
-    return numa and text.endswith(_LEVELS) and numa_policy_of(text) is not NumaPolicy.NONE
+    numa = key in {
+        resources.LABEL_NUMA_TOPOLOGY_POLICY,
+        resources.LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
+    }
+    return numa and text.endswith(_LEVELS) and node_cpu.numa_policy_of(text) is not NumaPolicy.NONE
 
 
 def check_binding(
@@ -205,7 +180,7 @@ def check_inventory(device: Json, vocabulary: Vocabulary) -> Iterator[FieldError
     for fault in device_faults(device, vocabulary):
         yield unreadable(fault)
     annotations = annotations_of(device)
-    table = annotations.get(ANNOTATION_GPU_PARTITIONS)
+    table = annotations.get(resources.ANNOTATION_GPU_PARTITIONS)
     for read in (
         lambda: None if table is None else decode_gpu_partitions(table),
         lambda: read_devices_checkpoints(annotations),
@@ -229,26 +204,30 @@ def _no_cpus(read: Callable[[str], object]) -> Reader:
 
 
 NODE_READERS: Final[dict[str, Reader]] = {
-    ANNOTATION_NODE_RESERVATION: lambda text: decode_node_reservation(text).reserved_cpus,
-    ANNOTATION_SYSTEM_QOS_RESOURCE: lambda text: decode_system_qos_resource(text).cpus,
-    ANNOTATION_AMPLIFICATION_RATIO: _no_cpus(decode_amplification_ratios),
-    ANNOTATION_RAW_ALLOCATABLE: _no_cpus(decode_raw_allocatable),
+    resources.ANNOTATION_NODE_RESERVATION: lambda text: (
+        node_cpu.decode_node_reservation(text).reserved_cpus
+    ),
+    resources.ANNOTATION_SYSTEM_QOS_RESOURCE: lambda text: (
+        node_cpu.decode_system_qos_resource(text).cpus
+    ),
+    resources.ANNOTATION_AMPLIFICATION_RATIO: _no_cpus(node_cpu.decode_amplification_ratios),
+    resources.ANNOTATION_RAW_ALLOCATABLE: _no_cpus(node_cpu.decode_raw_allocatable),
 }
 """What a Node may carry too; there nobody knows which CPUs exist."""
 
 _READERS: Final[dict[str, Reader]] = {
-    ANNOTATION_CPU_TOPOLOGY: _no_cpus(decode_cpu_topology),
-    ANNOTATION_KUBELET_CPU_MANAGER_POLICY: lambda text: (
-        decode_kubelet_cpu_policy(text).reserved_cpus
+    resources.ANNOTATION_CPU_TOPOLOGY: _no_cpus(node_cpu.decode_cpu_topology),
+    resources.ANNOTATION_KUBELET_CPU_MANAGER_POLICY: lambda text: (
+        node_cpu.decode_kubelet_cpu_policy(text).reserved_cpus
     ),
-    ANNOTATION_POD_CPU_ALLOCS: lambda text: union(
-        alloc.cpus for alloc in decode_pod_cpu_allocs(text)
+    resources.ANNOTATION_POD_CPU_ALLOCS: lambda text: union(
+        alloc.cpus for alloc in node_cpu.decode_pod_cpu_allocs(text)
     ),
-    ANNOTATION_CPU_SHARED_POOLS: lambda text: union(
-        pool.cpus for pool in decode_cpu_shared_pools(text)
+    resources.ANNOTATION_CPU_SHARED_POOLS: lambda text: union(
+        pool.cpus for pool in node_cpu.decode_cpu_shared_pools(text)
     ),
-    ANNOTATION_BE_CPU_SHARED_POOLS: lambda text: union(
-        pool.cpus for pool in decode_cpu_shared_pools(text, best_effort=True)
+    resources.ANNOTATION_BE_CPU_SHARED_POOLS: lambda text: union(
+        pool.cpus for pool in node_cpu.decode_cpu_shared_pools(text, best_effort=True)
     ),
     **NODE_READERS,
 }
@@ -292,7 +271,7 @@ def strangers(nrt: Json) -> Iterator[Said]:
     They are no error: the CPU-orchestration proposal's own example lists two CPUs of many.
     """
     annotations = annotations_of(nrt)
-    exist = _cpus(ANNOTATION_CPU_TOPOLOGY, annotations, _listed)
+    exist = _cpus(resources.ANNOTATION_CPU_TOPOLOGY, annotations, _listed)
     for key, read in _READERS.items() if exist else ():
         unknown = _cpus(key, annotations, read) - exist
         if unknown:
@@ -308,4 +287,4 @@ def _cpus(key: str, annotations: Mapping[str, str], read: Reader) -> CpuSet:
 
 
 def _listed(text: str) -> CpuSet:
-    return decode_cpu_topology(text).cpuset
+    return node_cpu.decode_cpu_topology(text).cpuset
