@@ -9,11 +9,12 @@ from typing import Any, Final
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import named, spec_of, text_at
+from ledger.domain.kube.original import with_containers
 from ledger.domain.kube.pod_spec import APP, INIT, SIDECAR, PriorityClassObject, pod_total
 from ledger.domain.quantity import ZERO, Quantity, QuantityStyle, quantity_of
 from ledger.domain.request.rules import check_equal_limits, forbidden, invalid, required
 from ledger.domain.resources import CPU, MEMORY, is_extended
-from webhook.decide.mutating.parts import Container, with_containers
+from webhook.decide.mutating.parts import Container
 
 Pod = Mapping[str, Any]
 Amounts = Mapping[str, Quantity]

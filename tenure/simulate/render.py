@@ -12,7 +12,7 @@ from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.events import PodObserved
-from ledger.domain.proofs.canonical import annotation_json
+from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
 from ledger.domain.systems import DRA
 from ledger.domain.vocabulary import Vocabulary
@@ -233,7 +233,7 @@ def _row(outcome: Outcome, vocabulary: Vocabulary) -> dict[str, Any]:
     dialect = getattr(getattr(request, "request", request), "dialect", None)
     return {
         **entry,
-        "devices": annotation_json(entry["devices"]) if entry["devices"] else "",
+        "devices": canonical_json(entry["devices"]) if entry["devices"] else "",
         "cards": _cards_text(outcome),
         "dialect": "" if dialect is None else str(dialect),
         "message": unschedulable["message"] if unschedulable else "",

@@ -27,16 +27,12 @@ Checker = Callable[[str, bytes, bytes], bool]
 #   "signature":"<base64, 64 bytes of Ed25519>"}
 
 
-def signed_bytes(annotation: str, words: Mapping[str, object]) -> bytes:
+def _message(annotation: str, said: str) -> bytes:
     """
     Return the bytes under the signature: the annotation's name, then canonical JSON.
 
     The name keeps a text that was signed for one annotation from being taken for another's.
     """
-    return _message(annotation, canonical_json(words))
-
-
-def _message(annotation: str, said: str) -> bytes:
     return f"{annotation}\n{said}".encode()
 
 
@@ -75,7 +71,7 @@ def decode_signed(
     except (binascii.Error, ValueError) as error:
         raise InputError("not base64", field=f"{path}.signature") from error
     try:
-        message = signed_bytes(annotation, words)
+        message = _message(annotation, canonical_json(words))
     except (ValueError, RecursionError) as error:
         raise InputError(f"not valid JSON: {error}", field=path) from error
     if not check(key, message, signature):

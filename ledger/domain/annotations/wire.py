@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Never, TypeVar
 
 from ledger.domain.cpuset import CpuSet, parse_cpuset
 from ledger.domain.errors import InputError
-from ledger.domain.proofs.canonical import annotation_json
+from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.quantity import ZERO, Quantity, format_quantity, quantity_of
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def load(text: str, path: str) -> object:
 
 
 def dump(value: object) -> str:
-    """Return the JSON text of an annotation: keys sorted, no spaces."""
-    return annotation_json(value)
+    """Return the JSON text of an annotation: keys sorted, no spaces (cli.md, Output)."""
+    return canonical_json(value)
 
 
 def an_object(value: object, path: str) -> dict[str, object]:

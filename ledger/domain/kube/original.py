@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from ledger.domain.annotations.tenure import OriginalContainer, read_original
+from ledger.domain.annotations.tenure import OriginalContainer, container_index, read_original
 from ledger.domain.annotations.wire import a_list, a_quantity, an_object
 from ledger.domain.dialects.registry import rewritten
 from ledger.domain.errors import InputError
@@ -15,6 +15,9 @@ from ledger.domain.vocabulary import Vocabulary
 
 _SECTIONS: Final = ("requests", "limits")
 _LISTS: Final = ("initContainers", "containers")
+
+Change = Callable[[dict[str, object], str], Mapping[str, object]]
+"""A container and its place in the spec (`2`, `init-0`) to the container as it shall be."""
 
 
 def as_written(pod: Mapping[str, object], vocabulary: Vocabulary) -> Mapping[str, object]:
@@ -30,16 +33,29 @@ def as_written(pod: Mapping[str, object], vocabulary: Vocabulary) -> Mapping[str
     annotations = an_object(metadata_of(pod).get("annotations"), "metadata.annotations")
     if ANNOTATION_TENURE_ORIGINAL not in annotations:
         return pod
-    original, spec = read_original(annotations_of(pod)), spec_of(pod)
-    lists: dict[str, object] = {
-        key: [
-            _restored(item, original.containers, vocabulary)
-            for item in a_list(spec[key], f"spec.{key}")
-        ]
-        for key in _LISTS
-        if key in spec
-    }
-    return {**pod, "spec": spec | lists}
+    original = read_original(annotations_of(pod)).containers
+    return with_containers(pod, lambda item, _: _restored(item, original, vocabulary))
+
+
+def with_containers(pod: Mapping[str, object], change: Change) -> Mapping[str, object]:
+    """Return the Pod with each container changed. Raises InputError: no list, or no object."""
+    spec = spec_of(pod)
+    fields: dict[str, object] = {}
+    for key in _LISTS:
+        before = a_list(spec.get(key), f"spec.{key}")
+        after = [_changed(item, key, number, change) for number, item in enumerate(before)]
+        if any(new is not old for new, old in zip(after, before, strict=True)):
+            fields[key] = after
+    return {**pod, "spec": spec | fields} if fields else pod
+
+
+def _changed(item: object, key: str, number: int, change: Change) -> object:
+    path = f"spec.{key}[{number}]"
+    place = container_index(number, init=key == "initContainers")
+    try:
+        return change(an_object(item, ""), place)
+    except InputError as error:
+        raise error.within(path) from error
 
 
 def device_units(resources: Mapping[str, object], vocabulary: Vocabulary) -> dict[str, int]:
@@ -93,11 +109,9 @@ def is_original_of(
 
 
 def _restored(
-    item: object, originals: Mapping[str, OriginalContainer], vocabulary: Vocabulary
-) -> object:
-    """Return one container with its original resources; what can't be read is another's error."""
-    if not isinstance(item, dict):
-        return item
+    item: dict[str, Any], originals: Mapping[str, OriginalContainer], vocabulary: Vocabulary
+) -> dict[str, Any]:
+    """Return one container with its original resources."""
     name = item.get("name")
     original = originals.get(name) if isinstance(name, str) else None
     if original is None or not is_original_of(original, item, vocabulary):

@@ -35,7 +35,7 @@ _ENCODER: Final = json.JSONEncoder(
 _TEXTS: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def canonical_json(value: Mapping[str, Any]) -> str:
+def canonical_json(value: object) -> str:
     """
     Return the one JSON text of `value`: sorted keys, no spaces, UTF-8 characters as they are.
 
@@ -70,8 +70,3 @@ def is_canonical(text: str, value: object) -> bool:
         return _ENCODER.encode(value) == text
     except (ValueError, RecursionError):  # not a number, or too deep
         return False
-
-
-def annotation_json(value: object) -> str:
-    """Return the JSON text of an annotation value: sorted keys and no spaces (cli.md, Output)."""
-    return _ENCODER.encode(value)

@@ -7,20 +7,19 @@ Where a Pod or our annotation can't be read, InputError is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from ledger.domain.annotations.tenure import (
     OriginalContainer,
     OriginalRequest,
-    container_index,
     encode_original,
     read_original,
 )
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.dialects.dra.asking import CLAIM, Asking, asking_of, template_name
-from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import annotations_of, metadata_of, spec_of, text_at
+from ledger.domain.kube.original import with_containers
 from ledger.domain.request.isolation import provider_of
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PlacementRules
@@ -32,7 +31,6 @@ from ledger.domain.resources import (
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
 _SECTIONS: Final = ("requests", "limits")
-_LISTS: Final = ("initContainers", "containers")
 _CLAIMS: Final = "resourceClaims"
 _GATES: Final = "schedulingGates"
 
@@ -64,7 +62,7 @@ def as_asked(pod: Body) -> Body:
                 left[section] = {**an_object(left.get(section), section), **amounts}
         return {**container, "resources": left}
 
-    spec = _changed(pod, restored)
+    spec = spec_of(with_containers(pod, restored))
     claims = [one for one in _claims(spec.get(_CLAIMS)) if one.get("name") != CLAIM]
     spec = {key: value for key, value in spec.items() if key != _CLAIMS}
     if claims:
@@ -100,7 +98,7 @@ def with_claim(pod: Body, asking: Asking, rules: PlacementRules, vocabulary: Voc
             left["claims"] = [*_claims(resources.get("claims")), *ours]
         return {**container, "resources": left} if words or names else container
 
-    spec = _changed(pod, claiming)
+    spec = {**spec_of(with_containers(pod, claiming))}
     ours = {"name": CLAIM, "resourceClaimTemplateName": template_name(asking)}
     spec[_CLAIMS] = [*_claims(spec.get(_CLAIMS)), ours]
     spec[_GATES] = [*_gates(spec), {"name": GATE_TENURE_PLACE}]
@@ -143,22 +141,3 @@ def _gates(spec: Body) -> list[dict[str, object]]:
 
 def _claims(value: object) -> list[dict[str, object]]:
     return [an_object(one, _CLAIMS) for one in a_list(value, _CLAIMS)]
-
-
-def _changed(
-    pod: Body, change: Callable[[dict[str, object], str], dict[str, object]]
-) -> dict[str, object]:
-    spec = {**spec_of(pod)}
-    for key in _LISTS:
-        if key not in spec:
-            continue
-        changed = []
-        for number, item in enumerate(a_list(spec[key], f"spec.{key}")):
-            path = f"spec.{key}[{number}]"
-            place = container_index(number, init=key == "initContainers")
-            try:
-                changed.append(change(an_object(item, ""), place))
-            except InputError as error:
-                raise error.within(path) from error
-        spec[key] = changed
-    return spec

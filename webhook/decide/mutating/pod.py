@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from ledger.domain import resources
 from ledger.domain.annotations.qos import priority_class_of_qos, read_qos_class
 from ledger.domain.annotations.tenure import (
     OriginalContainer,
@@ -17,33 +18,15 @@ from ledger.domain.annotations.tenure import (
     read_original,
     visible_key,
 )
-from ledger.domain.annotations.wire import a_list, an_object
+from ledger.domain.annotations.wire import a_list, an_object, each
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import annotations_of, labels_of, spec_of, text_at, text_in
-from ledger.domain.kube.original import is_original_of
+from ledger.domain.kube.original import is_original_of, with_containers
 from ledger.domain.kube.pod_spec import PodSpec, read_pod
 from ledger.domain.quantity import quantity_of
 from ledger.domain.request.normalise import BY_PLUGIN, examine_spec, read_asked
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.resources import (
-    AMD_GPU,
-    ANNOTATION_TENURE_ORIGINAL,
-    DCU_GPU,
-    DOMAIN_TENURE,
-    ENV_CUDA_VISIBLE,
-    ENV_NVIDIA_VISIBLE,
-    GATE_TENURE_GANG,
-    LABEL_PRIORITY,
-    LABEL_PRIORITY_CLASS,
-    LABEL_QOS_CLASS,
-    NVIDIA_GPU,
-    SLOT,
-    TAINT_TENURE_OWNED,
-    TENURE_ISOLATION,
-    TENURE_WHOLE_CARDS,
-    TYPE_GPU,
-)
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from webhook.decide.answers import ALLOWED, AdmissionAnswer, Refusal, refuse, unreadable
 from webhook.decide.counting import evaded
@@ -54,7 +37,6 @@ from webhook.decide.mutating.parts import (
     Container,
     Pod,
     with_annotations,
-    with_containers,
     with_labels,
     with_spec,
     without_annotation,
@@ -79,7 +61,7 @@ from webhook.decide.validating.findings import scheduler_of
 
 EPHEMERAL: Final = "ephemeralcontainers"
 
-_TOLERATION: Final = {"key": TAINT_TENURE_OWNED, "operator": "Exists"}
+_TOLERATION: Final = {"key": resources.TAINT_TENURE_OWNED, "operator": "Exists"}
 _UNNAMED: Final = frozenset({"", DEFAULT_SCHEDULER})
 
 
@@ -195,7 +177,7 @@ def _ours(
     spec = replace(spec, annotations=as_namespace_says(spec.annotations, facts.labels))
     asked = _legal_request(spec)
     by_plugin = asked is not None and asked.by_plugin
-    whole_cards = any(each.units(NVIDIA_GPU) for each in spec.containers) and not (
+    whole_cards = any(each.units(resources.NVIDIA_GPU) for each in spec.containers) and not (
         by_plugin or any(evaded(spec, settings, facts, ours=True))
     )
 
@@ -218,7 +200,7 @@ def _ours(
     pod = with_containers(pod, equipped)
     pod = with_original(pod, vocabulary, replaced=replaced, scheduler_name=scheduler_name)
     if by_plugin:
-        pod = with_annotations(pod, {TENURE_WHOLE_CARDS: BY_PLUGIN})
+        pod = with_annotations(pod, {resources.TENURE_WHOLE_CARDS: BY_PLUGIN})
     pod = _tolerating(pod)
     return _gated(pod) if asked is not None and asked.gang is not None else pod
 
@@ -243,15 +225,14 @@ def _read(pod: Pod, namespace: str, settings: AdmissionSettings) -> PodSpec:
 
 def _tolerating(pod: Pod) -> Pod:
     """Return the Pod with the toleration that nodes of ours ask for (design section 3)."""
-    path = "spec.tolerations"
-    before = [an_object(one, path) for one in a_list(spec_of(pod).get("tolerations"), path)]
+    before = each(spec_of(pod).get("tolerations"), "spec.tolerations", an_object)
     if any(_is_enough(toleration) for toleration in before):
         return pod
     return with_spec(pod, {"tolerations": [*before, dict(_TOLERATION)]})
 
 
 def _told_by_namespace(pod: Pod, facts: NamespaceFacts) -> Pod:
-    for key in (TENURE_ISOLATION, TENURE_WHOLE_CARDS):
+    for key in (resources.TENURE_ISOLATION, resources.TENURE_WHOLE_CARDS):
         pod = without_annotation(pod, key)
     said = as_namespace_says({}, facts.labels)
     return with_annotations(pod, said) if said else pod
@@ -259,24 +240,22 @@ def _told_by_namespace(pod: Pod, facts: NamespaceFacts) -> Pod:
 
 def _gated(pod: Pod) -> Pod:
     """Return a Pod of a gang with the gate that is lifted once the gang can start (section 5)."""
-    path = "spec.schedulingGates"
-    before = [an_object(one, path) for one in a_list(spec_of(pod).get("schedulingGates"), path)]
-    if any(gate.get("name") == GATE_TENURE_GANG for gate in before):
+    before = each(spec_of(pod).get("schedulingGates"), "spec.schedulingGates", an_object)
+    if any(gate.get("name") == resources.GATE_TENURE_GANG for gate in before):
         return pod
-    return with_spec(pod, {"schedulingGates": [*before, {"name": GATE_TENURE_GANG}]})
+    return with_spec(pod, {"schedulingGates": [*before, {"name": resources.GATE_TENURE_GANG}]})
 
 
 def _is_enough(toleration: dict[str, object]) -> bool:
     return (
         toleration.get("operator") == "Exists"
         and not toleration.get("effect")
-        and (toleration.get("key") or TAINT_TENURE_OWNED) == TAINT_TENURE_OWNED
+        and (toleration.get("key") or resources.TAINT_TENURE_OWNED) == resources.TAINT_TENURE_OWNED
     )
 
 
-def _ephemeral(pod: Pod) -> list[dict[str, object]]:
-    path = "spec.ephemeralContainers"
-    return [an_object(one, path) for one in a_list(spec_of(pod).get("ephemeralContainers"), path)]
+def _ephemeral(pod: Pod) -> tuple[dict[str, object], ...]:
+    return each(spec_of(pod).get("ephemeralContainers"), "spec.ephemeralContainers", an_object)
 
 
 def recorded(pod: Pod) -> OriginalRequest:
@@ -315,7 +294,7 @@ def with_original(
     return (
         with_annotations(pod, texts)
         if texts
-        else without_annotation(pod, ANNOTATION_TENURE_ORIGINAL)
+        else without_annotation(pod, resources.ANNOTATION_TENURE_ORIGINAL)
     )
 
 
@@ -327,9 +306,6 @@ def _containers(pod: Pod) -> dict[str, Mapping[str, object]]:
         for item in a_list(spec.get(key), key)
     )
     return {str(item.get("name")): item for item in items}
-
-
-_NO_SCHEDULER: Final = frozenset({"", DEFAULT_SCHEDULER})
 
 
 def with_profiles(
@@ -359,14 +335,14 @@ def with_defaults(pod: Pod, defaults: PodDefaults) -> Pod:
     """
     labels = labels_of(pod)
     added = {}
-    qos = labels.get(LABEL_QOS_CLASS, defaults.qos)
-    if qos and LABEL_QOS_CLASS not in labels:
-        added[LABEL_QOS_CLASS] = qos
-    implied = priority_class_of_qos(read_qos_class({LABEL_QOS_CLASS: qos}))
+    qos = labels.get(resources.LABEL_QOS_CLASS, defaults.qos)
+    if qos and resources.LABEL_QOS_CLASS not in labels:
+        added[resources.LABEL_QOS_CLASS] = qos
+    implied = priority_class_of_qos(read_qos_class({resources.LABEL_QOS_CLASS: qos}))
     default = defaults.priority_class or str(implied)
     priority_class = defaults.priority_class_by_qos.get(qos, default)
-    if priority_class and LABEL_PRIORITY_CLASS not in labels and _has_no_priority(pod):
-        added[LABEL_PRIORITY_CLASS] = priority_class
+    if priority_class and resources.LABEL_PRIORITY_CLASS not in labels and _has_no_priority(pod):
+        added[resources.LABEL_PRIORITY_CLASS] = priority_class
     return with_labels(pod, added)
 
 
@@ -380,9 +356,9 @@ def _matches(profile: Profile, pod: Pod, namespace_labels: Mapping[str, str]) ->
 def _applied(pod: Pod, profile: Profile) -> Pod:
     wanted = dict(profile.labels)
     if profile.qos:
-        wanted[LABEL_QOS_CLASS] = profile.qos
+        wanted[resources.LABEL_QOS_CLASS] = profile.qos
     if profile.koordinator_priority:
-        wanted[LABEL_PRIORITY] = profile.koordinator_priority
+        wanted[resources.LABEL_PRIORITY] = profile.koordinator_priority
     labels, annotations = labels_of(pod), annotations_of(pod)
     pod = with_labels(pod, {key: text for key, text in wanted.items() if key not in labels})
     pod = with_annotations(
@@ -398,7 +374,7 @@ def _spec_fields(pod: Pod, profile: Profile) -> dict[str, object]:
         fields["priorityClassName"] = profile.priority_class_name
         if profile.priority is not None:
             fields["priority"] = profile.priority
-    if profile.scheduler_name and scheduler_of(pod) in _NO_SCHEDULER:
+    if profile.scheduler_name and scheduler_of(pod) in _UNNAMED:
         fields["schedulerName"] = profile.scheduler_name
     return fields
 
@@ -415,8 +391,8 @@ NONE: Final = "none"
 """Driver libraries, no card."""
 
 _GPUS: Final = DEFAULT_VOCABULARY  # what names GPUs is the same in every vocabulary
-_FOREIGN: Final = frozenset({AMD_GPU, DCU_GPU})
-_OURS: Final = f"metadata.annotations['{DOMAIN_TENURE}"
+_FOREIGN: Final = frozenset({resources.AMD_GPU, resources.DCU_GPU})
+_OURS: Final = f"metadata.annotations['{resources.DOMAIN_TENURE}"
 
 
 def field_ref(key: str) -> dict[str, object]:
@@ -433,15 +409,15 @@ def holds_devices(container: Container, vocabulary: Vocabulary) -> bool:
 def holds_gpus(container: Container) -> bool:
     """Tell whether a container asks for GPUs that the NVIDIA runtime could show it."""
     return any(
-        _GPUS.device_type_of(name) == TYPE_GPU and name not in _FOREIGN
+        _GPUS.device_type_of(name) == resources.TYPE_GPU and name not in _FOREIGN
         for name in _asked(container, _GPUS)
     )
 
 
 def _asked(container: Container, vocabulary: Vocabulary) -> Iterator[str]:
-    resources = an_object(container.get("resources"), "resources")
+    amounts = an_object(container.get("resources"), "resources")
     for section in ("requests", "limits"):
-        for name, value in an_object(resources.get(section), f"resources.{section}").items():
+        for name, value in an_object(amounts.get(section), f"resources.{section}").items():
             if name in vocabulary.device_names and quantity_of(value):
                 yield name
 
@@ -461,22 +437,22 @@ def with_environment(container: Container, place: str, *, by_slots: bool) -> Con
     if not holds_gpus(container):
         return with_void(container)
     cuda: dict[str, object] = {
-        "name": ENV_CUDA_VISIBLE,
+        "name": resources.ENV_CUDA_VISIBLE,
         "valueFrom": field_ref(allocated_key(place)),
     }
-    nvidia: dict[str, object] = {"name": ENV_NVIDIA_VISIBLE, "value": VOID}
+    nvidia: dict[str, object] = {"name": resources.ENV_NVIDIA_VISIBLE, "value": VOID}
     if not by_slots:
-        nvidia = {"name": ENV_NVIDIA_VISIBLE, "valueFrom": field_ref(visible_key(place))}
+        nvidia = {"name": resources.ENV_NVIDIA_VISIBLE, "valueFrom": field_ref(visible_key(place))}
     return _with_own(_with_own(container, nvidia), cuda)
 
 
 def with_void(container: Container) -> Container:
     """Return a container that sees no card, whatever its image or its author says."""
     before = _entries(container)
-    if any(entry.get("name") == ENV_NVIDIA_VISIBLE for entry in before):
+    if any(entry.get("name") == resources.ENV_NVIDIA_VISIBLE for entry in before):
         after = [_voided(entry) for entry in before]
     else:
-        after = [*before, {"name": ENV_NVIDIA_VISIBLE, "value": VOID}]
+        after = [*before, {"name": resources.ENV_NVIDIA_VISIBLE, "value": VOID}]
     return _with_entries(container, before, after)
 
 
@@ -488,14 +464,14 @@ def with_slot(container: Container, vocabulary: Vocabulary) -> Container:
     """
     if not holds_devices(container, vocabulary):
         return container
-    resources = an_object(container.get("resources"), "resources")
+    before = an_object(container.get("resources"), "resources")
     after = {
-        section: {**an_object(resources.get(section), section), SLOT: "1"}
+        section: {**an_object(before.get(section), section), resources.SLOT: "1"}
         for section in ("requests", "limits")
     }
-    if all(resources.get(section) == amounts for section, amounts in after.items()):
+    if all(before.get(section) == amounts for section, amounts in after.items()):
         return container
-    return {**container, "resources": resources | after}
+    return {**container, "resources": before | after}
 
 
 def is_ours(entry: Mapping[str, object]) -> bool:
@@ -518,9 +494,9 @@ def _with_own(container: Container, wanted: dict[str, object]) -> Container:
 
 def _voided(entry: dict[str, object]) -> dict[str, object]:
     blind = entry.get("value") in (VOID, NONE) and not entry.get("valueFrom")
-    if entry.get("name") != ENV_NVIDIA_VISIBLE or blind:
+    if entry.get("name") != resources.ENV_NVIDIA_VISIBLE or blind:
         return entry
-    return {"name": ENV_NVIDIA_VISIBLE, "value": VOID}
+    return {"name": resources.ENV_NVIDIA_VISIBLE, "value": VOID}
 
 
 def _entries(container: Container) -> list[dict[str, object]]:

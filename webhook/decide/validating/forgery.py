@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from ledger.domain.annotations.guarded import (
@@ -52,8 +52,7 @@ def check_allocations(
         return
     fresh = ADMISSION_ANNOTATIONS if request.operation == CREATE else frozenset[str]()
     yield from _changed(
-        annotations_of(request.old),
-        annotations_of(request.obj),
+        request,
         lambda key: is_allocation(key) and key not in fresh,
         "says which devices and CPUs a pod holds",
     )
@@ -70,12 +69,7 @@ def check_checkpoints(
     """
     if is_ours(request.user, settings):
         return
-    yield from _changed(
-        annotations_of(request.old),
-        annotations_of(request.obj),
-        is_checkpoint,
-        "says what kubelet handed out",
-    )
+    yield from _changed(request, is_checkpoint, "says what kubelet handed out")
     before, after = _status_allocations(request.old), _status_allocations(request.obj)
     if before != after:
         fact = "only Tenure's service accounts may change it: it says which pods hold the devices"
@@ -92,12 +86,7 @@ def check_pinned_cpus(
     Rule: cli.md, Running Pods: adoption believes them.
     """
     if not is_ours(request.user, settings):
-        yield from _changed(
-            annotations_of(request.old),
-            annotations_of(request.obj),
-            is_pinned_cpus,
-            "says which CPUs kubelet pinned",
-        )
+        yield from _changed(request, is_pinned_cpus, "says which CPUs kubelet pinned")
 
 
 @of_rule(Rule.FORGED_NODE)
@@ -115,12 +104,7 @@ def check_node_marks(
         if new not in {None, labels_of(request.old).get(LABEL_TENURE_CPU_MANAGED)}:
             fact = "only Tenure's agent may set it: it says that CPUs are bound there"
             yield forbidden(label_path(LABEL_TENURE_CPU_MANAGED), fact)
-        yield from _changed(
-            annotations_of(request.old),
-            annotations_of(request.obj),
-            lambda key: key.startswith(DOMAIN_TENURE),
-            "is Tenure's own",
-        )
+        yield from _changed(request, lambda key: key.startswith(DOMAIN_TENURE), "is Tenure's own")
 
 
 @of_rule(Rule.RESERVE_POD)
@@ -134,8 +118,7 @@ def check_reserve_pod(
     """
     if not is_ours(request.user, settings):
         yield from _changed(
-            annotations_of(request.old),
-            annotations_of(request.obj),
+            request,
             lambda key: key == ANNOTATION_RESERVE_POD,
             "marks a reservation, which is no pod of a user",
         )
@@ -179,8 +162,9 @@ def is_mirror(request: AdmissionRequest) -> bool:
 
 
 def _changed(
-    before: Mapping[str, str], after: Mapping[str, str], ours: Callable[[str], bool], why: str
+    request: AdmissionRequest, ours: Callable[[str], bool], why: str
 ) -> Iterator[FieldError]:
+    before, after = annotations_of(request.old), annotations_of(request.obj)
     for key in dict.fromkeys((*after, *before)):
         old, new = before.get(key), after.get(key)
         if old != new and ours(key):

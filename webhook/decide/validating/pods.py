@@ -8,13 +8,12 @@ from typing import Final
 from ledger.domain.annotations.qos import QosClass, read_qos_class
 from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.annotations.wire import annotation_path, label_path
-from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import annotations_of, labels_of, spec_of
 from ledger.domain.kube.pod_spec import why_in_part
 from ledger.domain.request.claimed import as_asked, is_claimed
 from ledger.domain.request.isolation import provider_of
-from ledger.domain.request.requests import DeviceDemand, PodRequest
+from ledger.domain.request.requests import PodRequest, is_whole
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, under
 from ledger.domain.resources import (
@@ -256,12 +255,11 @@ def _without_effect(request: PodRequest | None) -> Iterator[Said]:
         return
     if request.dialect is not None:
         yield from admission_of(request.dialect).hopeless(request)
-    if request.group is not None and not any(
-        demand.device_type == TYPE_GPU for demand in request.devices
-    ):
+    gpus = [item for item in request.devices if item.device_type == TYPE_GPU]
+    if request.group is not None and not gpus:
         text = "a group keeps GPUs together, and this pod asks for none"
         yield say(Advice.UNKNOWN_VALUE, f"{label_path(LABEL_GPU_GROUP_NAME)}: {text}")
-    parts = [item for item in request.devices if item.device_type == TYPE_GPU and _is_part(item)]
+    parts = [item for item in gpus if not is_whole(item)]  # Koordinator contract 4.4, shared
     if parts and request.partition is not None:
         text = "partitions are of whole GPUs, so it changes nothing for a share of one"
         yield say(Advice.UNKNOWN_VALUE, f"{annotation_path(ANNOTATION_GPU_PARTITION_SPEC)}: {text}")
@@ -269,12 +267,6 @@ def _without_effect(request: PodRequest | None) -> Iterator[Said]:
         field = f"{annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)}.gpu.requiredTopologyScope"
         text = "shares of several GPUs are never under one scope, so the pod waits for ever"
         yield say(Advice.NEVER_PLACED, f"{field}: {text}")
-
-
-def _is_part(demand: DeviceDemand) -> bool:
-    """Tell whether a demand is for less than whole GPUs (Koordinator contract 4.4, shared)."""
-    whole_memory = not demand.memory_bytes and demand.memory_ratio_percent in {0, WHOLE_PERCENT}
-    return not (demand.exclusive and whole_memory)
 
 
 def unenforced(request: PodRequest | None, settings: AdmissionSettings) -> Iterator[Said]:

@@ -7,12 +7,8 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.domain.proofs.canonical import (
-    INTEGER_MAX,
-    annotation_json,
-    canonical_json,
-    labels_json,
-)
+from ledger.domain.annotations.wire import dump
+from ledger.domain.proofs.canonical import INTEGER_MAX, canonical_json, labels_json
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], max_codepoint=0xFFFF), max_size=9)
 SAMPLES = {
@@ -47,5 +43,5 @@ def test_not_a_number_is_no_json() -> None:
 
 def test_annotations_are_written_without_spaces_in_key_order() -> None:
     """cli.md, Output."""
-    assert annotation_json({"b": [1, 2], "a": None}) == '{"a":null,"b":[1,2]}'
-    assert annotation_json([]) == "[]"
+    assert dump({"b": [1, 2], "a": None}) == '{"a":null,"b":[1,2]}'
+    assert dump([]) == "[]"

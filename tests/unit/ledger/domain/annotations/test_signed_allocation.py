@@ -19,7 +19,7 @@ from ledger.domain.annotations.signed_allocation import (
 from ledger.domain.cpuset import cpuset_of
 from ledger.domain.devices import ContainerShare, DeviceShare
 from ledger.domain.errors import InputError
-from ledger.domain.proofs.canonical import annotation_json
+from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodSnapshot
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -86,7 +86,7 @@ def text_of(allocation: Allocation = WORDS) -> str:
 def test_what_is_signed_is_read_back() -> None:
     """One pair of functions, inverse to each other."""
     assert decode_signed_allocation(text_of(), check=check) == WORDS
-    assert text_of() == annotation_json(json.loads(text_of()))
+    assert text_of() == canonical_json(json.loads(text_of()))
 
 
 def test_spaces_and_order_are_not_signed() -> None:
