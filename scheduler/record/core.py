@@ -20,7 +20,9 @@ from ledger.domain.log.events import (
     ClaimConsumed,
     ClaimReserved,
     PodObserved,
+    PodReleased,
     PodVoided,
+    WorkloadDescribed,
 )
 from ledger.domain.log.machines import contradictions, granting_nodes, in_order_of_registration
 from ledger.domain.log.recorded import NewEvent
@@ -144,7 +146,7 @@ class Decisions:
         `settings` is the canonical JSON that the first event carries, `workload` the engine's.
         """
         self._record.add(events.settings_changed(self._words, settings, at_us))
-        self._record.add(events.workload_described(workload, at_us))
+        self._record.add(events.of_ledger(WorkloadDescribed(workload=workload), "workload", at_us))
         nodes = self._nodes
         granting = granting_nodes(nodes)
         # What a machine has is what the Node says that gives it: that Node's word comes last.
@@ -165,7 +167,7 @@ class Decisions:
         for number in sorted(range(len(moments)), key=moments.__getitem__):
             place, pod = self.adopted[number]
             conflicts += self.engine.adopt(place, pod)
-            self._add(events.observed(pod, moments[number]))
+            self._add(events.of_pod(pod, moments[number]))
         numbers = {node.uid: number for number, node in enumerate(nodes)}
         for claim in self._claims:
             place, held = numbers[claim.node_uid], claim_as_observed(claim)
@@ -311,7 +313,7 @@ class Decisions:
         ended = self.groups.review(name, now_us)
         for end in ended.events:
             if isinstance(end, PodVoided):
-                self._add(events.voided(end, now_us))
+                self._add(events.of_pod(end, now_us))
             else:
                 number = self.groups.lives[name].drops + 1
                 self._add(events.plan_dropped(end, number, now_us))
@@ -329,8 +331,13 @@ class Decisions:
         """End the reservation that a Pod got here; return its node."""
         placement = self._held.pop(uid)
         self.engine.release(uid)
-        attempt = self._attempts.get(uid, 1)
-        self._record_alone(events.released(placement, reason, at_us, attempt=attempt))
+        event = PodReleased(
+            pod_uid=uid,
+            attempt=self._attempts.get(uid, 1),
+            node_uid=placement.node_uid,
+            reason=reason,
+        )
+        self._record_alone(events.of_pod(event, at_us))
         self.groups.released(group_name(placement.request), uid)
         return placement.node
 

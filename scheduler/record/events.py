@@ -20,7 +20,6 @@ from ledger.domain.log.events import (
     ClaimEvent,
     DeviceHealthChanged,
     DriftFound,
-    DriftResolved,
     GroupMember,
     GroupPlanned,
     LedgerEvent,
@@ -41,14 +40,12 @@ from ledger.domain.log.events import (
     RequestDescribed,
     RequestRefused,
     SettingsChanged,
-    WorkloadDescribed,
 )
 from ledger.domain.log.machines import Contradiction
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest
 from ledger.domain.log.state import NodeState
-from ledger.domain.log.workload import Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import DeviceDemand, PodRequest, gpu_core_percent, group_name
 from ledger.domain.systems import SystemPart
@@ -65,6 +62,14 @@ BY_CLAIMS: Final = "claims"
 OUT_OF_SERVICE: Final = "out-of-service"
 RULE_STAGE: Final = "admission"
 _TEXT_MAX: Final = 1024
+_VERBS: Final = {
+    PodObserved: "observe",
+    PodReserved: "reserve",
+    PodBound: "bind",
+    PodAssigned: "assign",
+    PodReleased: "release",
+    PodVoided: "void",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +95,7 @@ def settings_changed(words: DecidedBy, settings: str, at_us: int) -> NewEvent:
     event = SettingsChanged(
         settings_hash=words.settings_hash, settings=settings, tenure_version=words.tenure_version
     )
-    return _of_ledger(event, f"settings:{words.settings_hash}", at_us)
-
-
-def workload_described(workload: Workload, at_us: int) -> NewEvent:
-    """Return the usual Pods that a run's nodes are rated by."""
-    return _of_ledger(WorkloadDescribed(workload=workload), "workload", at_us)
+    return of_ledger(event, f"settings:{words.settings_hash}", at_us)
 
 
 def inventoried(node: NodeFacts, at_us: int, number: int = 1) -> NewEvent:
@@ -139,12 +139,7 @@ def node_described(
 
 def described(request: RecordedRequest, digest: str, at_us: int) -> NewEvent:
     """Return what Pods of one kind ask for; the same request, by its digest, is one event."""
-    return _of_ledger(RequestDescribed(request=request), f"request:{digest}", at_us)
-
-
-def observed(event: PodObserved, at_us: int) -> NewEvent:
-    """Return what a running Pod holds before the first decision."""
-    return _of_pod(event, "observe", at_us)
+    return of_ledger(RequestDescribed(request=request), f"request:{digest}", at_us)
 
 
 def node_lost(
@@ -194,12 +189,7 @@ def drift_found(found: Contradiction, at_us: int) -> NewEvent:
         device_type=device.device_type if device else "",
         minor=device.minor if device else -1,
     )
-    return _of_ledger(event, f"drift:{event.drift_id}", at_us)
-
-
-def of_drift(event: DriftFound | DriftResolved, key: str, at_us: int) -> NewEvent:
-    """Return what disagrees, or that it is over; each time under a key of its own."""
-    return _of_ledger(event, key, at_us)
+    return of_ledger(event, f"drift:{event.drift_id}", at_us)
 
 
 def reserved(
@@ -253,7 +243,7 @@ def reserved(
         beside=beside,
         dropped=dropped,
     )
-    return _of_pod(event, "reserve", at_us)
+    return of_pod(event, at_us)
 
 
 def counted_keys(events: Sequence[NewEvent]) -> tuple[str, ...]:
@@ -304,7 +294,7 @@ def placed_aside(
         arrival=arrival,
         parts=parts or (),
     )
-    return observed(event, at_us)
+    return of_pod(event, at_us)
 
 
 def refused_by_claims(refusal: NewEvent) -> NewEvent:
@@ -314,31 +304,13 @@ def refused_by_claims(refusal: NewEvent) -> NewEvent:
     return structs.replace(refusal, event=structs.replace(event, stage=CLAIMS_STAGE, request=None))
 
 
-def bound(event: PodBound, at_us: int) -> NewEvent:
-    """Return that the API server took the Binding of a reservation."""
-    return _of_pod(event, "bind", at_us)
-
-
-def assigned(event: PodAssigned, at_us: int) -> NewEvent:
-    """Return that a node gave a Pod what was reserved for it."""
-    return _of_pod(event, "assign", at_us)
-
-
-def released(placement: Placement, reason: str, at_us: int, *, attempt: int = 1) -> NewEvent:
-    """Return the end of a reservation."""
-    uid = placement.request.uid
-    event = PodReleased(pod_uid=uid, attempt=attempt, node_uid=placement.node_uid, reason=reason)
-    return _of_pod(event, "release", at_us)
-
-
-def ended(event: PodReleased, at_us: int) -> NewEvent:
-    """Return that a holder is gone."""
-    return _of_pod(event, "release", at_us)
-
-
-def voided(event: PodVoided, at_us: int) -> NewEvent:
-    """Return the end of a reservation that never became a bound Pod."""
-    return _of_pod(event, "void", at_us)
+def of_pod(
+    event: PodObserved | PodReserved | PodBound | PodAssigned | PodReleased | PodVoided, at_us: int
+) -> NewEvent:
+    """Return an event of a Pod's holding; each attempt has one of each kind."""
+    attempt = f"{event.pod_uid}/{event.attempt}"
+    key = f"{_VERBS[type(event)]}:{event.pod_uid}:{event.attempt}"
+    return _new(f"node/{event.node_uid}", event, key, at_us, about=attempt)
 
 
 def of_claim(event: ClaimEvent, at_us: int, version: int) -> NewEvent:
@@ -415,7 +387,7 @@ def gone(pod: tuple[str, str, str], number: int, at_us: int) -> NewEvent:
 
 def refused_request(event: RequestRefused, key: str, at_us: int) -> NewEvent:
     """Return a refusal that somebody tells of, under a name that it has whenever it is told."""
-    return _of_ledger(event, key, at_us, about=f"{event.pod_uid}/1")
+    return of_ledger(event, key, at_us, about=f"{event.pod_uid}/1")
 
 
 def health_changed(change: HealthChange, node: NodeFacts, number: int) -> NewEvent:
@@ -468,7 +440,7 @@ def group_planned(
         )
         for placement in placements
     )
-    return _of_ledger(
+    return of_ledger(
         GroupPlanned(
             group=group,
             members=members,
@@ -497,13 +469,13 @@ def group_member(request: PodRequest, digest: str) -> GroupMember:
 
 def plan_dropped(event: PlanDropped, number: int, at_us: int) -> NewEvent:
     """Return the end of a group's plan; `number` tells those of this group apart."""
-    return _of_ledger(event, f"drop:{event.group}:{number}", at_us, about=event.group)
+    return of_ledger(event, f"drop:{event.group}:{number}", at_us, about=event.group)
 
 
 def preemption(event: PreemptionDecided, at_us: int) -> NewEvent:
     """Return the begin or the end of a preemption of our own."""
     key = f"preempt:{event.pod_uid}:{event.until_us}:{'over' if event.over else 'begun'}"
-    return _of_ledger(event, key, at_us, about=event.pod_uid)
+    return of_ledger(event, key, at_us, about=event.pod_uid)
 
 
 def shape_of(request: PodRequest) -> str:
@@ -533,18 +505,7 @@ def _demand_text(demand: DeviceDemand) -> str:
 
 
 def _refusal(event: RequestRefused, number: int, at_us: int) -> NewEvent:
-    return _of_ledger(event, f"refuse:{event.pod_uid}:{number}", at_us, about=f"{event.pod_uid}/1")
-
-
-def _of_pod(
-    event: PodObserved | PodReserved | PodBound | PodAssigned | PodReleased | PodVoided,
-    verb: str,
-    at_us: int,
-) -> NewEvent:
-    """Return an event of a Pod's holding; each attempt has one of each kind."""
-    attempt = f"{event.pod_uid}/{event.attempt}"
-    key = f"{verb}:{event.pod_uid}:{event.attempt}"
-    return _new(f"node/{event.node_uid}", event, key, at_us, about=attempt)
+    return of_ledger(event, f"refuse:{event.pod_uid}:{number}", at_us, about=f"{event.pod_uid}/1")
 
 
 def _of_node(
@@ -555,7 +516,8 @@ def _of_node(
     return _new(f"node/{event.node_uid}", event, key, at_us)
 
 
-def _of_ledger(event: LedgerEvent, key: str, at_us: int, *, about: str = "") -> NewEvent:
+def of_ledger(event: LedgerEvent, key: str, at_us: int, *, about: str = "") -> NewEvent:
+    """Return an event of no node, under a key that no other one has."""
     return _new(SYSTEM, event, key, at_us, about=about)
 
 

@@ -322,10 +322,6 @@ class Grouping:
 
     def _put(self, name: str, life: GroupLife) -> None:
         self.lives[name] = life
-        self._find_deadline(name)
-
-    def _find_deadline(self, name: str) -> None:
-        life = self.lives[name]
         due = deadline_us(life, self._gangs.get(name), running=self._untold(name))
         if due is not None:
             self._due[name] = due

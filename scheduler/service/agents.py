@@ -368,7 +368,7 @@ class Agents:
             if key not in self._voices[other_role].matched.get(node_uid, ()):
                 return LATER, f"the node has not confirmed its {other_role} yet"
         event = PodAssigned(pod_uid=given.pod_uid, attempt=given.attempt, node_uid=node_uid)
-        new = events.by(self._actor, events.assigned(event, self._clock.wall_us()))
+        new = events.by(self._actor, events.of_pod(event, self._clock.wall_us()))
         error = await record(self._recorder, (new,), self._books.recorded)
         return (ASSIGNED, "") if error is None else (AMISS, str(error))
 

@@ -177,7 +177,7 @@ def assemble(settings: SchedulingSettings, begun: Beginning, ports: Ports) -> As
         is_gone=gone_by(view, agents.word),
         is_awaited=groups.starts.is_awaited,
     )
-    refusing = Refusing(view, books, binder, ports.words, groups, told=ports.told, why_not=why_not)
+    refusing = Refusing(view, books, binder, groups, told=ports.told, why_not=why_not)
     gangs = Gangs(view, binder, groups, lifting, refusals=refusing, why_not=why_not)
     permits = Permits(groups.starts, binder, clock, wakeups, start=ports.start, why_not=why_not)
     inventory = Inventory(

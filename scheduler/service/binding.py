@@ -242,9 +242,6 @@ class Binder:
                 return answer  # nothing came of it
         if len(self._jobs) >= self.binds_max:
             return TOO_MANY
-        return await self._first(call)
-
-    async def _first(self, call: BindCall) -> str:
         job = self._job(call)  # from here on a second call joins this one
         self.start(self._run(job, None))
         return await asyncio.shield(job.answer)
@@ -337,7 +334,8 @@ class Binder:
                 if isinstance(act, Answer):
                     error = act.error
                     break
-                if self._must_wait(job, act):
+                is_unseen = isinstance(act, RecordVoided) and act.reason == GONE_UNSEEN
+                if is_unseen and not self.is_gone(job.node_uid, job.call.pod_uid):
                     error = UNCONFIRMED  # the reservation stays, and is settled later
                     break
                 told = await self._done(job, act)
@@ -352,11 +350,6 @@ class Binder:
             raise
         self._end(job, error)
 
-    def _must_wait(self, job: _Job, act: Act) -> bool:
-        """Tell whether a reservation can't be voided yet, as the Pod may run on a node."""
-        is_unseen = isinstance(act, RecordVoided) and act.reason == GONE_UNSEEN
-        return is_unseen and not self.is_gone(job.node_uid, job.call.pod_uid)
-
     async def _done(self, job: _Job, act: Act) -> Effect:
         """Do one act; wait after one that got no answer."""
         match act:
@@ -370,7 +363,7 @@ class Binder:
                 told = await self._read(job)
             case RecordBound(attempt):
                 bound = PodBound(pod_uid=job.call.pod_uid, attempt=attempt, node_uid=job.node_uid)
-                told = await self._note(events.bound(bound, self.clock.wall_us()))
+                told = await self._note(events.of_pod(bound, self.clock.wall_us()))
             case RecordVoided(attempt, reason):
                 voided = PodVoided(
                     pod_uid=job.call.pod_uid,
@@ -378,7 +371,7 @@ class Binder:
                     node_uid=job.node_uid,
                     reason=reason,
                 )
-                told = await self._note(events.voided(voided, self.clock.wall_us()))
+                told = await self._note(events.of_pod(voided, self.clock.wall_us()))
             case Answer():
                 raise AssertionError("an answer is not done")
             case _:

@@ -254,7 +254,7 @@ class LiveBooks:
         """
         at_us = self._clock.wall_us()
         event = structs.replace(event, attempt=max(after, self.attempts(event.pod_uid)) + 1)
-        new = events.observed(event, at_us)
+        new = events.of_pod(event, at_us)
         if request is None or event.request is None:
             return (new,)
         recorded = recorded_request(request)

@@ -48,11 +48,6 @@ async def fence(api: Objects, claim: ClaimSeen) -> None:
     await _annotate(api, claim, ANNOTATION_TENURE_FENCED, "resourceVersion", str(claim.version))
 
 
-async def _wake_controller(api: Objects, claim: ClaimSeen) -> bool:
-    """Let a claim's controller try again; tell whether it was written."""
-    return await _annotate(api, claim, ANNOTATION_TENURE_CONFIRMED, "uid", claim.uid)
-
-
 async def _annotate(api: Objects, claim: ClaimSeen, key: str, field: str, same: str) -> bool:
     """Annotate a claim with its version if a field is the same; tell whether it needs no more."""
     only: Object = {"op": "test", "path": f"/metadata/{field}", "value": same}
@@ -175,7 +170,7 @@ class WaitingEnds:
     async def _woken(self, claim: ClaimSeen) -> bool:
         if not self.delays.is_due(claim.uid):
             return False
-        is_woken = await _wake_controller(self._api, claim)
+        is_woken = await _annotate(self._api, claim, ANNOTATION_TENURE_CONFIRMED, "uid", claim.uid)
         (self.delays.over if is_woken else self.delays.failed)(claim.uid)
         return is_woken
 

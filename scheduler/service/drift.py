@@ -426,7 +426,6 @@ class _Taken:
     exclusive: bool = False
 
     def take(self, share: DeviceShare, *, granted: bool) -> None:
-        """Count one share."""
         self.core += share.core_percent
         self.memory += share.memory_bytes
         self.granted_core += share.core_percent * granted

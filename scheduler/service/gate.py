@@ -51,7 +51,7 @@ from scheduler.gate.decide import (
     decide,
     end_of,
 )
-from scheduler.gate.exchange import Place, is_exchanged
+from scheduler.gate.exchange import Place
 from scheduler.gate.follow import DELETED, follow, gone
 from scheduler.gate.leaving import ON_LOST_NODE, Stays
 from scheduler.gate.modes import Mode
@@ -305,7 +305,8 @@ class Gate:
         else:
             self.counts["granted" if answer.events else "let through"] += 1
             written = () if claim.allocated is None else claim.allocated.results
-            if answer.events and is_exchanged(written, answer.results or written):
+            stored = answer.results or written
+            if answer.events and [one.device for one in written] != [one.device for one in stored]:
                 self.counts["granted on another device"] += 1
                 self._works.wakeups.device_exchanged.publish()
             self.refusals.forget(claim.uid)

@@ -395,7 +395,7 @@ class LiveGroups:
             return RECORDING
         is_planned = self.groups.kept(request) is not None
         if self.starts.not_begun(request.uid) and not (
-            is_planned and self.starts.is_as_permitted(name)
+            is_planned and not self.starts.why_not(name, self.starts.permitted(name))
         ):
             unfit = self.why_nowhere(name)  # else the others were chosen for by another plan
             return ELSEWHERE if unfit is None else unfit.reason

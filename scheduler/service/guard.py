@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +21,7 @@ from scheduler.decide.claimed_nodes import COMING
 from scheduler.decide.claims import choose_claim_cpus, place_claim
 from scheduler.gate.cpus import CPUS_UNTOLD, CpusBarred
 from scheduler.gate.decide import Standing
-from scheduler.gate.exchange import Device, Place, Unit, device_of
+from scheduler.gate.exchange import device_of
 from scheduler.gate.leaving import Life, NodeOfClaim, Stays, stays
 from scheduler.gate.modes import Mode
 from scheduler.service.agents import Agents
@@ -141,7 +141,9 @@ def guard_claims(
         why_not=why_not,
         actor=ports.actor,
         classes=classes.selectors,
-        place=_place(view),
+        place=lambda on, units, kept: place_claim(
+            on, units, kept, facts=view.facts(on.name), settings=view.settings
+        ),
         cpus=LiveCpus(slices, view),
         pod=view.pods.pending,
         giver=giver,
@@ -177,17 +179,6 @@ def guard_claims(
             settings=settings,
         ),
     )
-
-
-def _place(view: ClusterView) -> Place:
-    """Return who chooses among devices that are alike: our policy, as for Pods."""
-
-    def place(
-        on: NodeState, units: Sequence[Unit], kept: Collection[int]
-    ) -> Iterator[Mapping[Device, str]]:
-        return place_claim(on, units, kept, facts=view.facts(on.name), settings=view.settings)
-
-    return place
 
 
 class LiveCpus:

@@ -185,18 +185,14 @@ class Inventory:
                 if uid not in there:
                     await self._lose(uid, name, DELETED)
         facts = self._read(names)
-        failures: list[LedgerError] = []
+        failures: list[BaseException] = []
         order = _oldest_first(facts)
         for start in range(0, len(order), TOGETHER):
             part = order[start : start + TOGETHER]
             outcomes = await asyncio.gather(
                 *(self._put(facts[name]) for name in part), return_exceptions=True
             )
-            for outcome in outcomes:
-                if isinstance(outcome, LedgerError):
-                    failures.append(outcome)
-                elif isinstance(outcome, BaseException):
-                    raise outcome
+            failures += [one for one in outcomes if one is not None]
         if failures:
             raise gravest(failures)
         for name in names:

@@ -34,7 +34,7 @@ from ledger.domain.resources import (
     SCHEDULER_NAME,
     UNHEALTHY_GPU_PREFIX,
 )
-from scheduler.cluster.documents import Document, is_pending
+from scheduler.cluster.documents import Document
 from scheduler.cluster.one_node import NodeDocuments
 from scheduler.service.ending import PodLife, life_words
 from scheduler.service.wakeups import Wakeups
@@ -313,7 +313,7 @@ class PodBook:
             self.proofs.pop(uid, None)
         if pod.node and (before is None or (before.given, before.proof) != (pod.given, pod.proof)):
             self._wakeups.pod_annotations_changed.publish(pod.node)
-        if is_pending(item):
+        if not pod.node and not pod.ended:
             metadata = item["metadata"]
             metadata = {key: value for key, value in metadata.items() if key != "managedFields"}
             self._pending[uid] = msgspec.json.encode({**item, "metadata": metadata})

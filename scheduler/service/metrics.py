@@ -102,7 +102,6 @@ class _Counted(Collector):
         self._source = source
 
     def collect(self) -> Iterable[Metric]:
-        """Return what is counted now."""
         family = CounterMetricFamily(self._name, self._words, labels=(self._label,))
         for what, number in sorted(self._source().items()):
             family.add_metric((what,), number)
@@ -125,7 +124,6 @@ class _Cards(Collector):
         self._counts = counts
 
     def collect(self) -> Iterable[Metric]:
-        """Return what is counted now."""
         families = {
             key: GaugeMetricFamily(name, words, labels=("type", "model"))
             for key, (name, words) in _OF_MODELS.items()
@@ -148,7 +146,6 @@ class _EachCard(Collector):
         self._counts = counts
 
     def collect(self) -> Iterable[Metric]:
-        """Return what is so now."""
         labels = ("node", "type", "minor", "id", "model")
         families = {
             key: GaugeMetricFamily(name, words, labels=labels)

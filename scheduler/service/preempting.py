@@ -210,7 +210,8 @@ class Preempting:
         wanted: Mapping[str, tuple[list[str], int]],
     ) -> dict[str, dict[str, Any]]:
         """Return the entries of the answer, of the nodes with the likeliest ones first."""
-        keeps = self._asks_for_others(pod)
+        asked = chain.from_iterable(amounts_of(pod))  # no holding counts huge pages, for one
+        keeps = not _COUNTED.union(self._view.device_names).issuperset(asked)
         tries = Tries()
         found: dict[str, tuple[Candidates, list[str]]] = {}
         starting: dict[str, float] = {}  # by when a gang begins there, or gives up
@@ -234,8 +235,7 @@ class Preempting:
                 broken += candidates.broken(pods, [uid for uid in victims if uid not in pods])
             else:
                 broken = candidates.broken((), victims)
-            entry = {"Pods": [{"UID": uid} for uid in victims], "NumPDBViolations": broken}
-            answer[name] = entry
+            answer[name] = {"Pods": [{"UID": uid} for uid in victims], "NumPDBViolations": broken}
         if starting and not answer:
             self._wake_at(request.uid, *min(starting.items(), key=lambda each: each[1]))
         return answer
@@ -250,11 +250,6 @@ class Preempting:
             return violations, highest, len(pods)
 
         return sorted(wanted, key=worth)
-
-    def _asks_for_others(self, pod: Object) -> bool:
-        """Tell whether a Pod asks for what holdings do not count, such as huge pages."""
-        asked = chain.from_iterable(amounts_of(pod))
-        return not _COUNTED.union(self._view.device_names).issuperset(asked)
 
     def _begin(self, uid: str) -> _Begun:
         """Remember that a Pod's preemption may begin now."""

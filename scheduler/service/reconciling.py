@@ -54,7 +54,7 @@ from scheduler.service.drift import (
 )
 from scheduler.service.due import NodesDue
 from scheduler.service.inventory import Inventory
-from scheduler.service.kept import PodSeen, given_digest, pod_seen
+from scheduler.service.kept import given_digest, pod_seen
 from scheduler.service.ports import WhyNot
 from scheduler.service.recording import RecordUntilKnown
 from scheduler.service.releasing import Releasing
@@ -258,7 +258,9 @@ class Reconciling:
             pods.pop(uid, None)
             if pod is not None:
                 now = pods[uid] = pod_seen(pod, view.device_names)
-                proofs = {**proofs, **self._proof_of(now, pod)}
+                if self._trusted is not None and now.proof:
+                    text = pod["metadata"]["annotations"][ANNOTATION_TENURE_PROOF]
+                    proofs = {**proofs, now.uid: proven(text, self._trusted)}
         fault, facts = view.fault(name), view.facts(name)
         waiting = self._releasing.waiting.get(name, {})
         node_uid = view.nodes.uid(name)
@@ -286,12 +288,6 @@ class Reconciling:
             past_gate=self._claims.past_gate,
             is_of_two_modes=facts is not None and view.modes.why_closed(facts) == drift.TWO_MODES,
         )
-
-    def _proof_of(self, seen: PodSeen, pod: Object) -> dict[str, Proven]:
-        if self._trusted is None or not seen.proof:
-            return {}
-        text = pod["metadata"]["annotations"][ANNOTATION_TENURE_PROOF]
-        return {seen.uid: proven(text, self._trusted)}
 
     def _given(self, holding: Holding) -> bytes | None:
         words = self._words(holding)
@@ -355,7 +351,7 @@ class Reconciling:
     async def _change(self, event: DriftFound | DriftResolved) -> None:
         self._number += 1
         key = f"drift:{event.drift_id}:{self._binder.recorder.epoch}.{self._number}"
-        new = events.of_drift(event, key, self._binder.clock.wall_us())
+        new = events.of_ledger(event, key, self._binder.clock.wall_us())
         await self._append(event.drift_id, events.by(self._binder.actor, new))
 
     async def _append(self, drift_id: str, new: NewEvent) -> None:
@@ -378,15 +374,12 @@ class Reconciling:
         closer = next((each for each in found if each.drift_id == one.drift_id), None)
         if closer is None or pod is None or closer.kind not in _OF_WORDS:
             return closer
-        holding = self._holding(closer)
+        state = self._view.recorded(closer.node_uid)
+        holding = None if state is None else state.holdings.get(closer.about)
         words = None if holding is None else self._words(holding)
         said = given(pod["metadata"].get("annotations") or {})
         more = "" if words is None else reworded(given(words), said)
         return replace(closer, words=f"{closer.words}: {more}") if more else closer
-
-    def _holding(self, one: Disagreement) -> Holding | None:
-        state = self._view.recorded(one.node_uid)
-        return None if state is None else state.holdings.get(one.about)
 
     def _tell(self, scope: str, one: Disagreement) -> None:
         kind = DRIFT_KINDS[one.kind]

@@ -40,7 +40,6 @@ from scheduler.decide.nodes.arrays import IntArray
 from scheduler.decide.outcome import Placement, Unfit, Unplaced
 from scheduler.decide.refusal.reasons import NOT_OFFERED, message
 from scheduler.record import events
-from scheduler.record.events import DecidedBy
 from scheduler.record.grouping import refused_everywhere
 from scheduler.record.refusing import Told, ToldRefusals
 from scheduler.service.binding import Binder
@@ -108,7 +107,6 @@ class Refusing:
         view: ClusterView,
         books: LiveBooks,
         binder: Binder,
-        words: DecidedBy,
         groups: LiveGroups,
         *,
         told: History,
@@ -119,7 +117,6 @@ class Refusing:
         self._binder = binder
         self._recorder: Recorder = binder.recorder
         self._clock: Clock = binder.clock
-        self.words = words
         self._groups = groups
         self._history = told
         self._why_not = why_not
@@ -134,14 +131,9 @@ class Refusing:
         self._budgets = refusal_budgets(binder.clock.monotonic)
         self.counts: Counter[str] = Counter()
         view.wakeups.event_folded.subscribe(self._take_event)
-        view.wakeups.settings_decided.subscribe(self.decide_by)
 
     def __len__(self) -> int:
         return len(self._due)
-
-    def decide_by(self, words: DecidedBy) -> None:
-        """Let every later refusal repeat these words."""
-        self.words = words
 
     def noted(self, asked: PodRequest | RefusedPod, offered: IntArray | None = None) -> None:
         """
@@ -318,7 +310,9 @@ class Refusing:
         await self._record(uid, self._events(asked, answer, number))
 
     def _answer(self, request: PodRequest, due: _Due) -> Unplaced | None:
-        offered = None if due.offered is None else _numbers(due)
+        offered = None
+        if due.offered is not None:
+            offered = np.flatnonzero(np.unpackbits(due.offered)).astype(np.int64)
         refusal = self._groups.why_nowhere(group_name(request))
         if refusal is not None:
             return self._of_gang(request, refusal, offered)
@@ -353,17 +347,17 @@ class Refusing:
     def _events(
         self, asked: PodRequest | RefusedPod, answer: Unplaced | None, number: int
     ) -> tuple[NewEvent, ...]:
-        at_us = self._clock.wall_us()
+        at_us, words = self._clock.wall_us(), self._books.words
         if isinstance(asked, RefusedPod):
             described: tuple[NewEvent, ...] = ()
-            new = events.broken_rules(self.words, asked, at_us, number)
+            new = events.broken_rules(words, asked, at_us, number)
         else:
             assert answer is not None, asked
             recorded = recorded_request(asked)
             digest = request_digest(recorded)
             about = f"{asked.uid}:refusal:{number}"
             described = self._books.describing(recorded, digest, about, at_us)
-            new = events.unplaced(self.words, answer, number, at_us, digest=digest, arrival=0)
+            new = events.unplaced(words, answer, number, at_us, digest=digest, arrival=0)
         # A writer that was deposed may have said something else under the same number.
         key = f"{new.idempotency_key}:{self._recorder.epoch}"
         actor = self._binder.actor
@@ -468,8 +462,3 @@ def _packed(numbers: IntArray) -> npt.NDArray[np.uint8]:
     bits = np.zeros(int(numbers.max(initial=-1)) + 1, dtype=np.bool_)
     bits[numbers] = True
     return np.packbits(bits)
-
-
-def _numbers(due: _Due) -> IntArray:
-    assert due.offered is not None, due
-    return np.flatnonzero(np.unpackbits(due.offered)).astype(np.int64)

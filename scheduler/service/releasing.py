@@ -263,7 +263,7 @@ class Releasing:
                 self._binder.settle(standing)
         for release in self._unsure():  # also one that would not be decided any more
             if self._names[release.node_uid] == name:
-                await self._record(release.pod_uid, (events.ended(release, 0),))
+                await self._record(release.pod_uid, (events.of_pod(release, 0),))
         for release in found.releases:
             await self._release(name, release)
         adopts = [uid for uid in found.adopts if uid not in holders]
@@ -289,7 +289,7 @@ class Releasing:
             return
         if event.reason == DELETED:
             event = structs.replace(event, reason=self._why_deleted(uid) or DELETED)
-        await self._record(uid, (events.ended(event, self._clock.wall_us()),))
+        await self._record(uid, (events.of_pod(event, self._clock.wall_us()),))
 
     def is_ending(self, pod_uid: str) -> bool:
         """Tell whether a release of a Pod is being recorded, or may be recorded already."""
@@ -341,7 +341,7 @@ class Releasing:
                 node_uid=state.uid,
                 reason=f"{FORCED}: {reason}",
             )
-            new = events.ended(event, self._clock.wall_us())
+            new = events.of_pod(event, self._clock.wall_us())
             await self._record(holding.pod_uid, (new,), actor=actor)
             if holding.pod_uid in self.faults:
                 raise LedgerError(self.faults[holding.pod_uid])
@@ -481,7 +481,7 @@ class Releasing:
         ]
         last = max((one.attempt for one in after), default=before)
         return (
-            *(events.ended(one, self._clock.wall_us()) for one in ended),
+            *(events.of_pod(one, self._clock.wall_us()) for one in ended),
             *self._books.observed(event, request, after=last),
         )
 
@@ -506,7 +506,7 @@ def _about(event: LedgerEvent) -> str:
     if isinstance(event, PodObserved):
         return f"{event.pod_uid}@{event.node_uid}"
     assert isinstance(event, PodReleased), event
-    return events.ended(event, 0).idempotency_key
+    return events.of_pod(event, 0).idempotency_key
 
 
 def _uids_of(pod: Object) -> tuple[str, str]:

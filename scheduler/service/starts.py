@@ -34,12 +34,7 @@ MESSAGE_MAX: Final = 200
 
 
 class Starts:
-    """
-    What is known of starts of gangs.
-
-    Args:
-        give_back: ends the plan of a gang.
-    """
+    """What is known of starts of gangs. `give_back`: ends the plan of a gang."""
 
     def __init__(
         self,
@@ -105,10 +100,6 @@ class Starts:
         nodes[pod_uid] = ""
         if not any(nodes.values()):
             self._permitted.pop(name, None)
-
-    def is_as_permitted(self, name: str) -> bool:
-        """Tell whether all that are permitted have their places where kube-scheduler wants them."""
-        return not self.why_not(name, self.permitted(name))
 
     def not_begun(self, pod_uid: str) -> str:
         """

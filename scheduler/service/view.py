@@ -19,7 +19,6 @@ from msgspec import structs
 
 from certs.ports import Object
 from ledger.domain.annotations.device_hints import LabelSelector, read_selector
-from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.dra.cpus import CPU
 from ledger.domain.errors import InputError
 from ledger.domain.kube.shared_templates import kind_of_cards
@@ -33,7 +32,6 @@ from ledger.domain.log.events import (
     PodReserved,
 )
 from ledger.domain.log.state import Folding, Holding, LedgerState, NodeState, node_uid_of
-from ledger.domain.log.workload import NO_WORKLOAD, Workload
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.card_names import followed
 from ledger.domain.request.requests import PodRequest
@@ -97,19 +95,12 @@ class ClusterView:
         numbers: UID of a node -> its number in the engine.
     """
 
-    def __init__(
-        self,
-        settings: SchedulingSettings,
-        wakeups: Wakeups,
-        modes: NodeModes,
-        *,
-        workload: Workload = NO_WORKLOAD,
-    ) -> None:
+    def __init__(self, settings: SchedulingSettings, wakeups: Wakeups, modes: NodeModes) -> None:
         self.settings = settings
         self.wakeups = wakeups
         self.modes = modes
         self.device_names = settings.vocabulary.device_names
-        self.engine = Engine((), settings, workload=workload)
+        self.engine = Engine((), settings)
         self.directory = NodeDirectory()
         self.nodes = NodeBook(wakeups)
         self.pods = PodBook(self.device_names, wakeups)
@@ -257,23 +248,18 @@ class ClusterView:
         documents = self.nodes.documents(name)
         if documents is None:
             return None
-        uid = documents.node.uid
-        facts, _ = read_node(documents, self.settings, self._with_cpus(name, uid))
-        recorded = self._devices_of(facts.uid)
+        state = self._fold.node(documents.node.uid)
+        facts, _ = read_node(documents, self.settings, self._with_cpus(name, state))
+        recorded = () if state is None else state.devices
         devices = self.modes.slices.records(name, facts.devices, recorded)
         shared = recorded if devices == recorded else devices  # in memory once
         return replace(facts, devices=shared, systems=followed(facts.systems, self.device_names))
 
-    def _with_cpus(self, name: str, uid: str) -> frozenset[str]:
+    def _with_cpus(self, name: str, state: NodeState | None) -> frozenset[str]:
         """Return the Pods there whose CPUs the ledger has or will have; others' are kept back."""
-        state = self._fold.node(uid)
         recorded = {} if state is None else {e.pod_uid: e.cpuset for e in state.holdings.values()}
         running = self.pods.running_on(name)
         return frozenset(pod for pod in running if recorded.get(pod, self.pods.seen[pod].holds))
-
-    def _devices_of(self, uid: str) -> tuple[DeviceRecord, ...]:
-        state = self._fold.node(uid)
-        return () if state is None else state.devices
 
     def uid(self, name: str) -> str | None:
         """Return the UID of the Node of this name that is decided on, open or closed."""
@@ -383,9 +369,10 @@ class ClusterView:
         if before is not laid and before != laid:
             self.numbers[uid] = self.engine.put_node(laid)
             self._laid[uid] = laid
-        self._hold(uid, {} if state is None else _everyone(state))
+        self._hold(uid, {} if state is None else {**state.holdings, **state.claims})
         self._open_or_close(facts.name)
-        if not (self._held.get(uid) or self._named.get(facts.name) == uid or self._expects(uid)):
+        is_there = self._held.get(uid) or self._named.get(facts.name) == uid
+        if not is_there and all(node != uid for node, _ in self._expected):
             self._forget(uid)
 
     def _as_laid(self, facts: NodeFacts) -> NodeFacts:
@@ -406,9 +393,6 @@ class ClusterView:
             if key not in held and self._expected.pop((uid, key), None) is None:
                 self.engine.take(self.numbers[uid], self._observed(uid, key, holding))
             held[key] = holding
-
-    def _expects(self, uid: str) -> bool:
-        return any(node == uid for node, _ in self._expected)
 
     def _forget(self, uid: str) -> None:
         given_back = self.engine.drop_node(uid)
@@ -557,10 +541,6 @@ def _with_ledger(facts: NodeFacts, state: NodeState) -> NodeFacts:
         )
         facts = replace(facts, devices=tuple(devices))
     return facts if lost == facts.lost else replace(facts, lost=lost)
-
-
-def _everyone(state: NodeState) -> Mapping[str, Holding]:
-    return {**state.holdings, **state.claims} if state.claims else state.holdings
 
 
 def _name_of(key: str, node_uid: str) -> str:

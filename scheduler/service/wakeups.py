@@ -180,7 +180,7 @@ class Wakeups:
             "other templates of shares are recorded and decided by",
             "what events repeat from then on",
             publishers=("Templates",),
-            subscribers=("LiveBooks.decide_by", "Refusing.decide_by"),
+            subscribers=("LiveBooks.decide_by",),
         )
         self.claim_end_asked: Topic[str] = Topic(
             "a node is asked whether nothing of a claim is left",

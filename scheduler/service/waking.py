@@ -72,15 +72,16 @@ class Waking:
         said = {ANNOTATION_TENURE_EXCHANGED: str(self._clock.wall_us())}
         change: Object = {"op": "add", "path": "/metadata/annotations", "value": said}
         try:
-            await self._api.patch(f"{CLASSES}/{WAKING_CLASS}", [change])
-        except ConflictError:
-            return await self._make()
-        except ApiError as error:
+            try:
+                await self._api.patch(f"{CLASSES}/{WAKING_CLASS}", [change])
+            except ConflictError:
+                await self._make()
+        except (ApiError, ConflictError) as error:
             _log.warning("nobody woken", extra={"reason": str(error)})
             return False
         return True
 
-    async def _make(self) -> bool:
+    async def _make(self) -> None:
         nothing = {"cel": {"expression": "false"}}
         body = {
             "apiVersion": "resource.k8s.io/v1",
@@ -88,9 +89,4 @@ class Waking:
             "metadata": {"name": WAKING_CLASS},
             "spec": {"selectors": [nothing]},
         }
-        try:
-            await self._api.create(CLASSES, body)
-        except (ApiError, ConflictError) as error:
-            _log.warning("nobody woken", extra={"reason": str(error)})
-            return False
-        return True
+        await self._api.create(CLASSES, body)

@@ -590,7 +590,7 @@ def lived_by(store: Store, cluster: Cluster, rng: Random) -> dict[str, int]:
             at_us = later
             if waiting and rng.random() < 0.7:
                 there.append(waiting.pop(rng.randrange(len(waiting))))
-                writer.append([events.observed(there[-1], at_us)])
+                writer.append([events.of_pod(there[-1], at_us)])
             elif there:
                 pod = there.pop(rng.randrange(len(there)))
                 gone = released(pod.pod_name, node=pod.node_name)
@@ -662,7 +662,7 @@ def test_replicas_of_a_card_are_parts_of_it_or_not_told(store: Store) -> None:
         writer, (each,), (held,) = start(ledger), cluster.nodes, cluster.adopted
         described = events.node_described(each, recorded_node(each), MONDAY_US, 0, place=0, rank=0)
         writer.append([events.inventoried(each, MONDAY_US), described])
-        writer.append([events.observed(held, MONDAY_US)])
+        writer.append([events.of_pod(held, MONDAY_US)])
         end = Clock().new(node("n-9", gpus=0), at_us=MONDAY_US + 6 * HOUR_US)
         writer.append([end])
     with store.open("read") as ledger:
@@ -698,7 +698,7 @@ def test_a_card_that_a_claim_alone_tells_of_is_there_while_somebody_holds_it(sto
         described = events.node_described(each, recorded_node(each), MONDAY_US, 0, place=0, rank=0)
         writer.append([events.inventoried(each, MONDAY_US), described])
         for pod, hour in zip(cluster.adopted, (2, 4), strict=True):
-            writer.append([events.observed(pod, MONDAY_US + hour * HOUR_US)])
+            writer.append([events.of_pod(pod, MONDAY_US + hour * HOUR_US)])
             now = picture_of_ledger(ledger, None).parts
             assert (now.allocated, now.idle) == (100, 100)
         for pod in cluster.adopted:
@@ -763,7 +763,7 @@ def test_what_only_an_archived_event_tells_is_said_not_to_be_known(
             described = events.node_described(each, facts, MONDAY_US, number, place=0, rank=0)
             writer.append([events.inventoried(each, MONDAY_US), described])
         for held in cluster.adopted:
-            writer.append([events.observed(structs.replace(held, request=None), MONDAY_US)])
+            writer.append([events.of_pod(structs.replace(held, request=None), MONDAY_US)])
         writer.append([clock.new(each, at_us=MONDAY_US + 1) for each in granted])
         later = [clock.new(refused(f"r{n}"), at_us=MONDAY_US + HOUR_US) for n in range(300)]
         writer.append(later)

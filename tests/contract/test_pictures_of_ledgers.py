@@ -72,7 +72,7 @@ def gone(pod: PodObserved, at_us: int) -> NewEvent:
     released = PodReleased(
         pod_uid=pod.pod_uid, attempt=pod.attempt, node_uid=pod.node_uid, reason="deleted"
     )
-    first = events.observed(pod, at_us)
+    first = events.of_pod(pod, at_us)
     return structs.replace(first, event=released, idempotency_key=f"release:{pod.pod_uid}")
 
 
@@ -100,7 +100,7 @@ def test_a_ledger_draws_what_its_objects_draw_at_every_moment(
             at_us += SECOND_US
             if waiting and rng.random() < 0.6:
                 pods.append(waiting.pop(rng.randrange(len(waiting))))
-                writer.append([events.observed(pods[-1], at_us)])
+                writer.append([events.of_pod(pods[-1], at_us)])
             elif pods and rng.random() < 0.4:
                 writer.append([gone(pods.pop(rng.randrange(len(pods))), at_us)])
             else:

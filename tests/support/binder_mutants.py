@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from certs.ports import ApiError, ConflictError
@@ -173,7 +174,9 @@ class JoinsNobody(Binder):
     """Begins anew for every call, whatever is under way."""
 
     async def _bind(self, call: BindCall) -> str:
-        return await self._first(call)
+        job = self._job(call)
+        self.start(self._run(job, None))
+        return await asyncio.shield(job.answer)
 
 
 MUTANTS: Final = (

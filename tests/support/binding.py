@@ -177,7 +177,7 @@ class OneCard:
         """Count what the node gives by number."""
         for event in self.counted:
             assert event.pod_uid == call.pod_uid, call
-            return event, (events.observed(event, MONDAY_US),)
+            return event, (events.of_pod(event, MONDAY_US),)
         return None
 
     def unbound(self, counted: PodObserved) -> None:

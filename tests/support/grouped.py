@@ -90,7 +90,7 @@ class Scene:
             is_awaited=self.groups.starts.is_awaited,
         )
         self.refusing = Refusing(
-            view, self.books, self.binder, WORDS, self.groups, told=no_history, why_not=str
+            view, self.books, self.binder, self.groups, told=no_history, why_not=str
         )
         self.gangs = Gangs(
             view, self.binder, self.groups, lifting, refusals=self.refusing, why_not=str

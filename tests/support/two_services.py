@@ -294,7 +294,6 @@ class Service:
             self.view,
             self.books,
             self.binder,
-            WORDS,
             self.groups,
             told=self._told,
             why_not=self._why_not,

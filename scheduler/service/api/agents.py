@@ -307,7 +307,18 @@ class AgentRoutes:
         return {"claims": {"version": version, "ends": [plain_value(each) for each in ends]}}
 
     def _holding(self, holding: Holding, node_uid: str) -> dict[str, Any]:
-        return {**holding_body(holding), "proof": self._proofs.proof(holding, node_uid)}
+        return {
+            "pod_uid": holding.pod_uid,
+            "attempt": holding.attempt,
+            "namespace": holding.namespace,
+            "pod_name": holding.pod_name,
+            "kind": holding.kind,
+            "phase": holding.phase,
+            "position": holding.opened_position,
+            "containers": [plain_value(each) for each in containers_of(holding)],
+            **({"shown": shown} if (shown := cards_in(holding.shown)) else {}),
+            "proof": self._proofs.proof(holding, node_uid),
+        }
 
     def _change(self, change: Change, node_uid: str) -> dict[str, Any]:
         holding = change.holding
@@ -383,21 +394,6 @@ def _seen(pod: ObservedPod) -> SeenPod:
             for each in pod.devices
         ),
     )
-
-
-def holding_body(holding: Holding) -> dict[str, Any]:
-    """Return a holding as agents read it."""
-    return {
-        "pod_uid": holding.pod_uid,
-        "attempt": holding.attempt,
-        "namespace": holding.namespace,
-        "pod_name": holding.pod_name,
-        "kind": holding.kind,
-        "phase": holding.phase,
-        "position": holding.opened_position,
-        "containers": [plain_value(each) for each in containers_of(holding)],
-        **({"shown": shown} if (shown := cards_in(holding.shown)) else {}),
-    }
 
 
 def _claim_body(one: Holding) -> dict[str, Any]:

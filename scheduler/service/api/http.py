@@ -236,7 +236,8 @@ def _handler(
             fact = f"too large: bytes_max={BODY_BYTES_MAX}"
             return refusal(413, "RequestEntityTooLarge", fact)
         except InputError as error:
-            return refusal(400, "BadRequest", _with_step(error))
+            steps = getattr(error, "__notes__", ())[:1]
+            return refusal(400, "BadRequest", "; next: ".join([str(error), *steps]))
         except TooManyError as error:
             return refusal(429, "TooManyRequests", str(error), retry=True)
         except (ApiError, LedgerError) as error:
@@ -266,10 +267,6 @@ def read_object(body: bytes, words: str = "expected an object") -> dict[str, Any
     if not isinstance(value, dict):
         raise InputError(words, field="body")
     return value
-
-
-def _with_step(error: Exception) -> str:
-    return "; next: ".join([str(error), *getattr(error, "__notes__", ())[:1]])
 
 
 def _common_names(request: web.Request, believed: Believed) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ class Scene:
     def ended(self, at_us: int) -> NewEvent:
         """Return the end of a Pod at a moment."""
         event = PodReleased(pod_uid="p", attempt=1, node_uid="a", reason=f"at {at_us}")
-        return events.ended(event, at_us)
+        return events.of_pod(event, at_us)
 
 
 def test_an_event_without_an_answer_is_recorded_in_its_first_words() -> None:

@@ -30,7 +30,7 @@ from scheduler.service.view import STRANGERS
 from tests.support.binding import Tasks, Unsigned, always, at_once
 from tests.support.extending import NoHolds, preempting
 from tests.support.fake_api import ApiClient, ApiServer
-from tests.support.live import WORDS, Live, MemoryLedger, StillClock
+from tests.support.live import Live, MemoryLedger, StillClock
 from tests.support.objects import container, node, pod
 
 LESS = "Insufficient gpu devices"
@@ -70,7 +70,6 @@ class Scene:
             self.live.view,
             books,
             binder,
-            WORDS,
             self.live.groups,
             told=self._told,
             why_not=lambda: self.why,
