@@ -142,7 +142,6 @@ class _Own:
     accounts: NodeAccounts
 
     def node(self, name: str) -> NodeState | None:
-        """Return the node."""
         assert name == self.of.name, name
         return NodeState(uid=self.of.uid, name=name, devices=self.of.devices)
 

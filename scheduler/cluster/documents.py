@@ -100,8 +100,3 @@ def node_of(body: Mapping[str, Any]) -> str:
     keys = (*(words.given_node for words in FOREIGN_WORDS if words.given_node), VGPU_GIVEN_NODE)
     given = map(annotations.get, keys)
     return next((name for name in given if isinstance(name, str) and name), "")
-
-
-def is_pending(body: Mapping[str, Any]) -> bool:
-    """Tell whether a Pod is not bound to a node yet and has not ended."""
-    return not found_in(body, "spec", "nodeName") and not is_ended(body)

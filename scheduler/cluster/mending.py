@@ -150,7 +150,10 @@ class _Mending:
             return dataclasses.replace(about, topology=kept, unhealthy=gone)
         for part in parts.values():
             self._put(part, None)
-        bare = _bare_node(about.node)
+        metadata = section(about.node.body, "metadata")
+        who = {key: metadata[key] for key in ("name", "uid") if key in metadata}
+        body = {"kind": "Node", "metadata": who, "spec": {"unschedulable": True}}
+        bare = dataclasses.replace(about.node, body=body)  # it takes nobody and has no cards
         self._put(about.node, bare)
         return NodeDocuments(node=bare, device=None, topology=None, unhealthy=None)
 
@@ -201,14 +204,6 @@ def _without_annotation(document: Document, key: str) -> Document:
         return document
     del annotations[key]
     body = {**document.body, "metadata": {**metadata, "annotations": annotations}}
-    return dataclasses.replace(document, body=body)
-
-
-def _bare_node(document: Document) -> Document:
-    """Return a Node of which nothing is known but who it is: it takes nobody and has no cards."""
-    metadata = section(document.body, "metadata")
-    who = {key: metadata[key] for key in ("name", "uid") if key in metadata}
-    body = {"kind": "Node", "metadata": who, "spec": {"unschedulable": True}}
     return dataclasses.replace(document, body=body)
 
 

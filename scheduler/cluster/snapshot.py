@@ -84,7 +84,6 @@ class _Told:
     is_archived: bool = False
 
     def add(self, event: LedgerEvent) -> None:
-        """Take the next event."""
         match event:
             case NodeInventoried():
                 self.inventories[event.node_uid] = event

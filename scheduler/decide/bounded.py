@@ -29,17 +29,15 @@ def check_values(body: bytes, nested_max: int, values_max: int, field: str = "bo
                 raise InputError(f"too many values: count={values}, most={most}", field=field)
 
 
-def decode_bounded(
-    body: bytes, kind: type[T], field: str = "body", *, nested_max: int = NESTED_MAX
-) -> T:
+def decode_bounded(body: bytes, kind: type[T], *, nested_max: int = NESTED_MAX) -> T:
     """
     Decode a body of JSON that anybody may have sent.
 
     Raises:
         InputError: it is another kind of value, or beyond a bound.
     """
-    check_values(body, nested_max, VALUES_MAX, field)
-    return decode_checked(body, kind, field)
+    check_values(body, nested_max, VALUES_MAX)
+    return decode_checked(body, kind)
 
 
 def decode_checked(body: bytes | msgspec.Raw, kind: type[T], field: str = "body") -> T:

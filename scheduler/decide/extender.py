@@ -105,12 +105,7 @@ _FOLDED: Final = {one.value.lower(): one for one in _Member}
 
 
 def read_arguments(body: bytes) -> ExtenderArguments:
-    """
-    Return the question of a body.
-
-    Raises:
-        InputError: it is none, or beyond a bound.
-    """
+    """Return the question of a body. Raises InputError: it is none, or beyond a bound."""
     read = arguments_of if len(body) <= LARGE_BYTES else _read_large
     arguments = read(body)
     count = len(arguments.node_names)
@@ -265,12 +260,7 @@ class NodeDirectory:
         return self._closed
 
     def ask(self, names: Sequence[str]) -> AskedNodes:
-        """
-        Return the engine's numbers of these nodes.
-
-        Raises:
-            InputError: a name that is no text.
-        """
+        """Return the engine's numbers of these nodes. Raises InputError: a name that is no text."""
         if self._scattered:
             # Fresh copies lie side by side in memory: a look-up of thousands then costs half.
             copies: list[str] = json.loads(json.dumps(list(self._number_of)))

@@ -180,14 +180,12 @@ class ShapeIndex:
         read = replace(request, memory_bytes=memory_bytes)
         if not self._extended:
             read = replace(read, extended=())
-        shape = self._interned(shape_of(read, mixed_models=self._mixed_models))
-        self._by_identity[key] = (shape, request)
-        return shape
-
-    def _interned(self, shape: Shape) -> Shape:
         if len(self._by_value) >= _KNOWN_MAX:
             self._by_value.clear()
-        return self._by_value.setdefault(_value_of(shape), shape)
+        shape = shape_of(read, mixed_models=self._mixed_models)
+        shape = self._by_value.setdefault(_value_of(shape), shape)
+        self._by_identity[key] = (shape, request)
+        return shape
 
 
 def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:

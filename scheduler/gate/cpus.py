@@ -139,11 +139,6 @@ def cpus_of(results: Iterable[ClaimResult]) -> CpuSet:
     return union(one.cpus for one in results if is_of_cpus(one))
 
 
-def unnamed_in(results: Iterable[ClaimResult]) -> tuple[str, ...]:
-    """Return the type of what results have of CPUs that nobody can name, if they have some."""
-    return (CPU,) if any(is_of_cpus(one) and not one.cpus for one in results) else ()
-
-
 def with_class(snapshot: PodSnapshot, results: Iterable[ClaimResult]) -> PodSnapshot:
     """Return what is kept of a claim: with CPUs it shares them with nobody, as LSE Pods do."""
     return structs.replace(snapshot, qos=str(QosClass.LSE)) if cpus_of(results) else snapshot

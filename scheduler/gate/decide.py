@@ -270,11 +270,8 @@ def decide(
         tenure_version=tenure_version,
     )
     ended = () if standing is None else (end_of(standing, DEALLOCATED),)
-    return Through(events=(*ended, opening), results=_other(allocated, new.allocated))
-
-
-def _other(allocated: Allocated, written: Allocated) -> Results | None:
-    return None if allocated.results == written.results else allocated.results
+    other = None if results == new.allocated.results else results
+    return Through(events=(*ended, opening), results=other)
 
 
 def _again(

@@ -64,11 +64,6 @@ def exchanged(results: Results, names: Mapping[Device, str]) -> Results:
     )
 
 
-def is_exchanged(written: Results, stored: Results) -> bool:
-    """Tell whether an allocation is stored on another device than was written."""
-    return [one.device for one in written] != [one.device for one in stored]
-
-
 def may_stand_for(
     stored: Results, written: Results, among: Callable[[ClaimResult], Collection[str]]
 ) -> bool:

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from ledger.domain.cpuset import EMPTY
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceShare
+from ledger.domain.dialects.dra.cpus import CPU
 from ledger.domain.log.events import (
     ClaimBound,
     ClaimConsumed,
@@ -18,7 +19,7 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen
-from scheduler.gate.cpus import cpus_of, unnamed_in, with_class
+from scheduler.gate.cpus import cpus_of, is_of_cpus, with_class
 from scheduler.gate.decide import DEALLOCATED, Accounted, Accounts, Standing, end_of
 from scheduler.gate.leaving import Stays
 
@@ -119,6 +120,8 @@ def observed_of(
             held[_account(one)] = (one if also is None else _greater(one, also[0]), model)
     in_order = [held[account] for account in sorted(held)]
     results = seen.allocated.results
+    unknown = [] if known is found else [GPU]
+    unknown += [CPU] if any(is_of_cpus(one) and not one.cpus for one in results) else []
     return ClaimObserved(
         claim_uid=seen.uid,
         attempt=attempt,
@@ -129,7 +132,7 @@ def observed_of(
         results=results,
         shares=tuple(one for one, _ in in_order),
         device_models=tuple(model for _, model in in_order),
-        unknown_types=(*(() if known is found else (GPU,)), *unnamed_in(results)),
+        unknown_types=tuple(unknown),
         consumers=seen.consumers,
         cpuset=cpus_of(results) | (beside.cpuset if beside is not None and is_more else EMPTY),
         resource_version=str(seen.version),

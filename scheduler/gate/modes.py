@@ -32,12 +32,7 @@ class Mode(StrEnum):
 
 
 def mode_of(taints: Iterable[Taint], *, has_pool: bool) -> Mode:
-    """
-    Return the mode of a node.
-
-    Args:
-        has_pool: a listed driver's newest pool has a device of it.
-    """
+    """Return the mode of a node. `has_pool`: a listed driver's newest pool has a device of it."""
     if not has_pool:
         return Mode.EXTENDER
     owned = any(taint.key == TAINT_TENURE_OWNED for taint in taints)

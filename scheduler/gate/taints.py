@@ -13,7 +13,6 @@ from hashlib import sha256
 from typing import Any, Final
 
 from ledger.domain.annotations.wire import TRUE, a_text, an_object
-from ledger.domain.log.state import NodeState
 from ledger.domain.resources import LABEL_TENURE_PASSED_OVER, TAINT_TENURE_HELD
 from scheduler.gate.claims import Allocated
 from scheduler.gate.decide import Accounts, Unaccounted
@@ -106,11 +105,7 @@ def is_barred(allocated: Allocated, accounts: Accounts, is_shown: Callable[[str]
     if node is None or node.lost:
         return False
     found = accounts.account(allocated)
-    return not isinstance(found, Unaccounted) and (
-        no_room(_hidden(node, is_shown), found.shares) is not None
-    )
-
-
-def _hidden(node: NodeState, is_shown: Callable[[str], bool]) -> NodeState:
+    if isinstance(found, Unaccounted):
+        return False
     claims = {key: one for key, one in node.claims.items() if not is_shown(one.pod_uid)}
-    return replace(node, claims=claims)
+    return no_room(replace(node, claims=claims), found.shares) is not None

@@ -60,7 +60,7 @@ from scheduler.usage.picture import (
     gettable_of,
     group_of,
 )
-from scheduler.usage.plugins import Plugged, nvidia_groups, sick_cards, vendor_groups
+from scheduler.usage.plugins import Plugged, nvidia_groups, vendor_groups
 
 _INVENTORY: Final = "inventory"
 """The reason that a ledger has for that."""
@@ -126,8 +126,9 @@ class _NodeParts:
 
     def __post_init__(self) -> None:
         """Add the cards that a node's plugin knows and does not offer."""
-        sick = sick_cards(self.systems.there(), self.offers) if self.is_plugged else 0
-        if not sick:
+        known, offered = (of.get(NVIDIA_GPU, 0) for of in (self.systems.there(), self.offers))
+        sick = known - offered
+        if not self.is_plugged or sick <= 0:
             return
         first = max((each.minor for each in self.devices), default=-1) + 1
         model, memory = next(((each.model, each.memory_bytes) for each in self.devices), ("", 0))
@@ -271,8 +272,11 @@ def cluster_now_of_ledger(
     machines = {node.node_uid: node.machine_no or node.node_uid for node in nodes}
     granting = {
         machines[node.node_uid]: node.node_uid
-        for node in sorted(nodes, key=lambda each: _as_granting(each, by_node, created))
-    }
+        for node in sorted(
+            nodes,
+            key=lambda n: (n.node_uid in by_node, not n.lost_position, created.get(n.node_uid, "")),
+        )
+    }  # the last of a machine's Nodes is the one that grants
     parts: dict[str, _NodeParts] = {}
     for node in nodes:
         uid, listed = node.node_uid, by_node.get(node.node_uid, ())
@@ -334,13 +338,6 @@ def _close_claimed(parts: Sequence[_NodeParts]) -> None:
                 claims.setdefault(key, set()).add(part.machine)
     for part in parts:
         part.twice = {key for key, owners in claims.items() if owners - {part.machine}}
-
-
-def _as_granting(
-    node: Node, listed: Container[str], created: Mapping[str, str]
-) -> tuple[bool, bool, str]:
-    """Return by what the last of a machine's Nodes is the one that grants."""
-    return node.node_uid in listed, not node.lost_position, created.get(node.node_uid, "")
 
 
 def closed_at(changes: Iterable[HealthRow], at_us: int | None) -> dict[int, str]:
@@ -618,18 +615,15 @@ def _sums(groups: Sequence[CardGroup], unplaced: Sequence[Unplaced], is_open: bo
 def _device(part: _NodeParts, device: DeviceRecord) -> DeviceNow:
     closed = part.closed.get(device.key)
     closed = UNHEALTHY if closed == _INVENTORY else closed
+    is_twice = device.unique_id and (device.device_type, device.device_id) in part.twice
     return DeviceNow(
         id=device.device_id,
         minor=device.minor,
         healthy=closed is None,
-        closed=closed or (CLAIMED_TWICE if _is_claimed_twice(part, device) else None),
+        closed=closed or (CLAIMED_TWICE if is_twice else None),
         holders=tuple(held.holder for held in part.held.get(device.key, ())),
         capacity_percent=device.core_percent,
     )
-
-
-def _is_claimed_twice(part: _NodeParts, device: DeviceRecord) -> bool:
-    return device.unique_id and (device.device_type, device.device_id) in part.twice
 
 
 def _system_of(part: _NodeParts) -> tuple[str, Mode]:

@@ -219,7 +219,7 @@ def _inventory(
     places: dict[DeviceKey, int] = {}
     for node in nodes:
         first = len(cards)
-        for device_type, minor in sorted(keys[node.node_uid], key=_gpus_first):
+        for device_type, minor in sorted(keys[node.node_uid], key=lambda k: (k[0] != TYPE_GPU, k)):
             device = known.get((node.node_uid, device_type, minor))
             places[node.node_uid, device_type, minor] = len(cards)
             cards.append(
@@ -234,10 +234,6 @@ def _inventory(
             )
         infos.append(NodeInfo(name=node.node_name, cards=range(first, len(cards))))
     return tuple(infos), tuple(cards), places
-
-
-def _gpus_first(key: tuple[str, int]) -> tuple[bool, str, int]:
-    return key[0] != TYPE_GPU, *key
 
 
 def _followed(devices: Iterable[Device]) -> frozenset[int]:

@@ -73,11 +73,6 @@ class Plugged:
         return number_in(self.labels, label)
 
 
-def sick_cards(capacity: Mapping[str, int], offers: Mapping[str, int]) -> int:
-    """Return how many of NVIDIA's cards a plugin knows and does not offer."""
-    return max(0, capacity.get(NVIDIA_GPU, 0) - offers.get(NVIDIA_GPU, 0))
-
-
 def is_cut(node: Plugged) -> bool:
     """Tell whether units are not NVIDIA's whole cards: parts of them, or cards of others."""
     names = node.capacity.keys() | node.offers.keys()

@@ -77,7 +77,7 @@ def counted_us(
         cards: whole ones; those of a node whose holder nobody can name are any that are left.
         passing: those of them that are there only while somebody holds them.
     """
-    since, _ = window
+    since, until = window
     there = Counter(card[0] for card in cards if card not in passing)
     rooms = defaultdict[str, _Shared](lambda: _Shared(0, since))
     rooms.update({n: _Shared(WHOLE_PERCENT * number, since) for n, number in there.items()})
@@ -85,7 +85,8 @@ def counted_us(
     named: dict[DeviceKey, _Shared] = {}
     edges: list[tuple[int, int, int]] = []
     for number, each in enumerate(held):
-        begin, end = _in_window(each.row, window)
+        begin, ended = max(since, each.row.opened_at_us), each.row.counted_until_us
+        end = until if ended is None else min(until, ended)
         if begin < end and (each.card or each.among):
             edges += ((begin, number, 1), (end, number, -1))
     counted = [0] * len(held)
@@ -106,12 +107,6 @@ def counted_us(
         if each.card is not None:
             room.room -= part.taken
     return counted
-
-
-def _in_window(row: UnplacedRow, window: tuple[int, int]) -> tuple[int, int]:
-    since, until = window
-    ended = until if row.counted_until_us is None else min(until, row.counted_until_us)
-    return max(since, row.opened_at_us), ended
 
 
 def with_unplaced(

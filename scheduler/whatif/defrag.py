@@ -105,8 +105,6 @@ def plan_moves(
 
 
 class _Search:
-    """One search for a plan."""
-
     def __init__(self, request: PodRequest, what_if: WhatIf, decisions_max: int) -> None:
         self.request = request
         self.what_if = what_if
@@ -309,6 +307,5 @@ def _size_of(unit: _Unit) -> tuple[int, ...]:
 
 
 def _gpus_of(placement: Placement) -> frozenset[int] | None:
-    """Return the GPUs of a placement, None without any."""
     minors = frozenset(share.minor for share in placement.shares if share.device_type == GPU)
     return minors or None

@@ -79,9 +79,7 @@ class GroupNearest:
     next_one: Nearest | None
 
 
-def nearest_of_group(
-    members: Sequence[PodRequest], what_if: WhatIf, *, decisions_max: int = DECISIONS_MAX
-) -> GroupNearest:
+def nearest_of_group(members: Sequence[PodRequest], what_if: WhatIf) -> GroupNearest:
     """
     Return how many members of a group fit together, and what the next one lacks.
 
@@ -103,7 +101,7 @@ def nearest_of_group(
     standing = [p for p in (what_if.plan_together(members[:low]) if low else ()) if p is not None]
     for placement in standing:
         what_if.reserve(placement)
-    found = nearest(members[low], what_if, decisions_max=decisions_max)
+    found = nearest(members[low], what_if)
     for placement in standing:
         what_if.undo(placement)
     return GroupNearest(members=len(members), together=low, next_one=found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ledger.domain.request.requests import PodRequest
@@ -56,7 +56,10 @@ def minimal_set(
         if not what_if.fits_on(request, node):
             return None
         needed = list(lifted)
-        for holder in _to_put_back(lifted):
+        # In the order of staying: small ones, then high priority, then late names.
+        staying = sorted(lifted, key=lambda holder: holder.path, reverse=True)
+        staying.sort(key=lambda holder: (holder.size, -holder.held.snapshot.priority))
+        for holder in staying:
             what_if.put_back(holder)
             needed.remove(holder)
             if not what_if.fits_on(request, node):
@@ -67,9 +70,3 @@ def minimal_set(
     finally:
         for holder in lifted:
             what_if.put_back(holder)
-
-
-def _to_put_back(lifted: Sequence[Holder]) -> list[Holder]:
-    """Return the Pods in the order of staying: small ones, then high priority, then late names."""
-    by_name = sorted(lifted, key=lambda holder: holder.path, reverse=True)
-    return sorted(by_name, key=lambda holder: (holder.size, -holder.held.snapshot.priority))

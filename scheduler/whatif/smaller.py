@@ -116,11 +116,8 @@ def _numbers_of(
     demand: DeviceDemand, request: PodRequest
 ) -> Iterator[tuple[str, str, int, _Fields]]:
     """Yield the numbers of a demand: name, unit, what is asked, and the fields for a value."""
-    core, ratio, is_gpu = (
-        demand.core_percent,
-        demand.memory_ratio_percent,
-        demand.device_type == GPU,
-    )
+    core, ratio = demand.core_percent, demand.memory_ratio_percent
+    is_gpu = demand.device_type == GPU
     alone = demand.exclusive and core < WHOLE_PERCENT  # it still wants its card for itself
 
     def part(percent: int) -> dict[str, int]:

@@ -264,7 +264,10 @@ def choose_units(
     least = max(own, len(roots)) if same_roots else own
     able = able_cards(demand, cards)
     if len(able) < least:
-        return _why_unfit(replace(demand, count=own), offered, able, least)
+        plain = why_unfit(offered, replace(demand, count=own))
+        if not plain.preemptible:  # what is short by use alone could be helped by preemption
+            return plain
+        return replace(plain, requested=least, available=len(able), unit=UNIT_CARDS)
     ranked = sorted(able, key=lambda card: -score(card, demand, scoring=settings.scoring))
     picked = _by_roots(ranked, roots)[: max(least, len(roots))]
     picked.sort(key=lambda card: card.record.minor)
@@ -284,12 +287,9 @@ def choose_units(
 def able_cards(demand: DeviceDemand, cards: Sequence[CardView]) -> list[CardView]:
     """Return which of all devices of its type can serve the demand, by its hint and by amount."""
     hint = DeviceHint() if demand.hint is None else demand.hint
-    left = undisturbed(selected(cards, hint), cards, hint)
-    return [card for card in left if fits(card, demand) and _has_function(card, hint.vf_selector)]
-
-
-def _has_function(card: CardView, selector: LabelSelector | None) -> bool:
-    return selector is None or free_function(card, selector) is not None
+    selector = hint.vf_selector
+    left = (card for card in undisturbed(selected(cards, hint), cards, hint) if fits(card, demand))
+    return [card for card in left if selector is None or free_function(card, selector) is not None]
 
 
 def _by_roots(ranked: Sequence[CardView], roots: AbstractSet[str]) -> list[CardView]:
@@ -302,13 +302,3 @@ def _by_roots(ranked: Sequence[CardView], roots: AbstractSet[str]) -> list[CardV
         keyed.append((not near, seen[root] if near else 0, place, card))
         seen[root] += near
     return [card for *_, card in sorted(keyed, key=lambda item: item[:3])]
-
-
-def _why_unfit(
-    demand: DeviceDemand, offered: Sequence[CardView], able: Sequence[CardView], least: int
-) -> Unfit:
-    """Say it as for any device; what is short by use alone could be helped by preemption."""
-    plain = why_unfit(offered, demand)
-    if not plain.preemptible:
-        return plain
-    return replace(plain, requested=least, available=len(able), unit=UNIT_CARDS)

@@ -56,7 +56,8 @@ def pick_linked(
         found = [_searched(scope, count, links) for scope in scopes if len(scope) >= count]
         return max(found, key=lambda group: _slowest(group, links))
     place_of = {minor: place for place, minor in enumerate(minors)}
-    places = table_of(_between(minors, links)).pick(
+    speeds = tuple(tuple(speed_between(links, a, b) for b in minors) for a in minors)
+    places = table_of(LinkMatrix(rows=speeds)).pick(
         (1 << len(minors)) - 1,
         count,
         within=tuple(_set_of(map(place_of.__getitem__, group), len(minors)) for group in within),
@@ -75,10 +76,6 @@ def _set_of(minors: Iterable[int], size: int) -> int:
 
 def _slowest(minors: Sequence[int], links: LinkMatrix) -> float:
     return min((speed_between(links, a, b) for a, b in combinations(minors, 2)), default=math.inf)
-
-
-def _between(minors: Sequence[int], links: LinkMatrix) -> LinkMatrix:
-    return LinkMatrix(rows=tuple(tuple(speed_between(links, a, b) for b in minors) for a in minors))
 
 
 def speed_between(links: LinkMatrix, a: int, b: int) -> float:

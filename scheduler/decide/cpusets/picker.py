@@ -409,14 +409,11 @@ class _Pick:
         best, best_key = None, (0, 0)
         for numa, size, length in found:
             if length >= self.needed and (best is None or sign * size <= best_key[0]):
-                key = (sign * size, sign * self._free_on_socket(numa, cpus))
+                socket = self.layout.sockets[numa.sockets[0]]
+                key = (sign * size, sign * (cpus & socket).bit_count())
                 if best is None or key < best_key:
                     best, best_key = numa, key
         return best
-
-    def _free_on_socket(self, numa: Numa, cpus: int) -> int:
-        sockets = self.layout.sockets
-        return (cpus & sockets[numa.sockets[0]]).bit_count()
 
     def _holders(self, cpus: int) -> int:
         refs = self.held.refs

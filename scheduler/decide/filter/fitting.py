@@ -411,11 +411,6 @@ def _apart(masks: Sequence[Bits]) -> BoolArray:
     for mask in masks:
         grown = [(1, mask), *((size + 1, union | mask) for size, union in unions)]
         for size, union in grown:
-            able &= _bit_counts().take(union) >= size
+            able &= np.bitwise_count(union) >= size
         unions += grown
     return able
-
-
-@cache
-def _bit_counts() -> npt.NDArray[np.uint8]:
-    return np.array([number.bit_count() for number in range(1 << CARDS_MAX)], dtype=np.uint8)

@@ -134,11 +134,7 @@ def judge(attempt: Attempt, facts: Facts, now: float) -> Allow | Reject | None:
     if facts.wrong:
         return Reject(calls, f"the gang is not begun: {facts.wrong}", is_over=True)
     if now >= attempt.until:
-        return Reject(calls, _too_late(len(calls), facts), is_over=True)
+        named = "; ".join(facts.missing[:MISSING_MAX])
+        text = f"the gang is not begun: {len(calls)} of {facts.needed} members came in time"
+        return Reject(calls, f"{text}; missing: {named}" if named else text, is_over=True)
     return Allow(calls) if len(calls) >= facts.needed else None
-
-
-def _too_late(come_now: int, facts: Facts) -> str:
-    text = f"the gang is not begun: {come_now} of {facts.needed} members came in time"
-    named = "; ".join(facts.missing[:MISSING_MAX])
-    return f"{text}; missing: {named}" if named else text

@@ -32,13 +32,11 @@ class _Counts:
         self.cores: IntArray = np.zeros(nodes, dtype=np.int64)
 
     def grow(self, nodes: int) -> None:
-        """Have so many rows."""
         self.free = with_rows(self.free, nodes)
         self.whole = with_rows(self.whole, nodes)
         self.cores = with_rows(self.cores, nodes)
 
     def set(self, node: int, layout: CpuLayout | None, free: int) -> None:
-        """Count the free CPUs of a node anew."""
         self.free[node] = free.bit_count()
         self.whole[node] = 0 if layout is None else cpus_of_free_cores(layout, free).bit_count()
         self.cores[node] = 0 if layout is None else one_of_each_core(layout, free).bit_count()

@@ -229,9 +229,10 @@ class _Aligner:
 
     def _amounts(self) -> Iterator[tuple[str, int, Callable[[NumaNode], int | None]]]:
         """Yield name, what the Pod asks, and what a NUMA node has left (None: does not say)."""
+        own = self._search.request.count if isinstance(self._search, CpuSearch) else 0
         yield (
             CPU,
-            self._cpu_cost(),
+            self._view.facts.cpu_cost_milli(self._request.cpu_milli, own),  # own CPUs amplified
             lambda numa: None if numa.cpu_milli is None else numa.cpu_milli_free,
         )
         yield (
@@ -239,11 +240,6 @@ class _Aligner:
             self._request.memory_bytes,
             lambda numa: None if numa.memory_bytes is None else numa.memory_bytes_free,
         )
-
-    def _cpu_cost(self) -> int:
-        """Return what the Pod costs of NUMA nodes' cpu: CPUs of its own cost amplified ones."""
-        own = self._search.request.count if isinstance(self._search, CpuSearch) else 0
-        return self._view.facts.cpu_cost_milli(self._request.cpu_milli, own)
 
     def _parts(self, numas: Sequence[NumaNode]) -> Parts | None:
         """Return what each of these NUMA nodes would give of CPUs and memory."""
@@ -341,7 +337,9 @@ class _Aligner:
         having = {
             _numa_of(card)
             for card in self._view.cards
-            if card.record.device_type == device_type and _has_any(card)
+            if card.record.device_type == device_type
+            and not card.closed
+            and (card.core_free > 0 or card.memory_free > 0)
         }
         return all(numa.id in having for numa in self._in(mask))
 
@@ -372,10 +370,6 @@ def _ends(ids: Sequence[int]) -> list[int]:
 def _numa_of(card: CardView) -> int:
     place = card.record.topology
     return -1 if place is None else place.numa_node
-
-
-def _has_any(card: CardView) -> bool:
-    return not card.closed and (card.core_free > 0 or card.memory_free > 0)
 
 
 def _gpus(choice: Choice) -> frozenset[int]:

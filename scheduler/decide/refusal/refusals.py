@@ -418,8 +418,8 @@ class Refusals:
         key = (id(shape), request.memory_bytes)
         log = self._arrays.log
         row = self._rows.get(key)
-        if row is not None and self._is_relaid(row):
-            row = None
+        if row is not None and self._predicates.as_of_now(row.verdict).reasons is not row.static:
+            row = None  # the layout of its codes has no place for what nodes have reasons for now
         if row is None:
             row = self._blank(shape)
             self._judge(row, request, self._arrays.everything)
@@ -436,10 +436,6 @@ class Refusals:
             self._judge(row, request, nodes)
         row.seen = log.position
         return row
-
-    def _is_relaid(self, row: _Row) -> bool:
-        """Tell whether nodes have reasons now that the layout of a row's codes has no place for."""
-        return self._predicates.as_of_now(row.verdict).reasons is not row.static
 
     def _blank(self, shape: Shape) -> _Row:
         verdict = self._predicates.verdict(shape.static)

@@ -104,7 +104,8 @@ class Fragmentation:
             self._build()
             return
         if kind is None:
-            if self.odd or self._is_odd(asked):
+            several = [pod.gpu_count > 1 for pod, _ in self._typical]
+            if self.odd or (asked[several] < WHOLE_PERCENT).any():
                 self._build()
                 return
             kind = self._add_kind(asked)
@@ -142,10 +143,6 @@ class Fragmentation:
         self._share_rows = self.by_share.reshape(-1, self.cpu_classes)
         self._whole_rows = self.by_whole.reshape(-1, self.cpu_classes)
         return kind
-
-    def _is_odd(self, asked: IntArray) -> bool:
-        several = [pod.gpu_count > 1 for pod, _ in self._typical]
-        return bool((asked[several] < WHOLE_PERCENT).any())
 
     def _tables(self, percents: IntArray) -> tuple[IntArray, IntArray]:
         """Return `by_share` and `by_whole` for what typical Pods ask per card, at [kind, Pod]."""

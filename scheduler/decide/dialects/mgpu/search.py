@@ -460,17 +460,14 @@ class _Search:
             path.append((group, states.take(group, asks[len(path)])))
             self._deepest = max(self._deepest, len(path))
             if len(path) == len(asks):
-                self._offer(path)
+                if self._best is None or states.units > self._best_units:
+                    self._best = tuple(group for group, _ in path)
+                    self._best_units = states.units
                 if first_fit:
                     return self._result(self._best, self._best_units, cut=True)
             elif (first_fit or self._may_win(len(path))) and self._is_new(len(path)):
                 levels.append(states.groups(asks[len(path)]))
         return self._result(self._best, self._best_units, cut=False)
-
-    def _offer(self, path: Sequence[_Step]) -> None:
-        if self._best is None or self._states.units > self._best_units:
-            self._best = tuple(group for group, _ in path)
-            self._best_units = self._states.units
 
     def _may_win(self, level: int) -> bool:
         bound = self._states.bound(self.asks[level:])
