@@ -56,9 +56,9 @@ LOCK: Final = "cpus.lock"
 ROUND_SECONDS: Final = 30.0
 """The whole tree and the machine are looked at so often; what is told is acted on at once."""
 SETTLE_SECONDS: Final = 0.01
-PAUSE_SECONDS: Final = 0.2
+PAUSE_SECONDS: Final = 0.25
 """Between two rounds at most, where they had their share: changes are planned for together."""
-SHARE: Final = 0.03
+SHARE: Final = 0.025
 """Of a core, that rounds take of the last second and of what follows."""
 SHARE_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 1.0
@@ -344,8 +344,8 @@ class Rounds:
             self._problem = str(error)
             raise
         finally:
-            earned = max(self._rests_until, time.monotonic() - SHARE_SECONDS)
-            self._rests_until = earned + (time.process_time() - began) / SHARE
+            since = max(self._rests_until, time.monotonic() - SHARE_SECONDS)
+            self._rests_until = since + (time.process_time() - began) / SHARE
         self._worked_at, self._whole_at = now, now if whole else self._whole_at
         self._note(made)
 
