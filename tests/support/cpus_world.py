@@ -152,6 +152,7 @@ class CpusWorld:
             "pod-resources": folder / "kubelet.sock",
             **({"kubepods-cpu": cpu} if cpu else {}),
         }
+        self.first = ""  # a program that runs before the process
         self.process: Forked | None = None
         Cluster.node = {
             "metadata": {"name": "a", "uid": "uid-a", "labels": {}},
@@ -189,7 +190,9 @@ class CpusWorld:
         """Start the process."""
         more = {"probes": f"127.0.0.1:{self.probes}", "look-seconds": 0.2, **other}
         command = ["serve", "cpus", *self.words(**more)]
-        self.process = Forked(command, self.folder / "log", cwd=self.folder, execs=False)
+        self.process = Forked(
+            command, self.folder / "log", cwd=self.folder, first=self.first, execs=False
+        )
 
     def kill(self) -> None:
         """End it without a word."""

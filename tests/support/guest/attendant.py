@@ -20,7 +20,7 @@ LATE: Final = 124
 """The code of a command that had to be ended."""
 NO_COMMAND: Final = 127
 """The code of one that could not be started."""
-_PAUSE: Final = 0.03
+_PAUSE: Final = 0.3
 
 
 class Command(NamedTuple):

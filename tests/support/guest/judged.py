@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from agent.decide.cgroup_plan import PARTITIONS_SINCE
@@ -19,12 +20,18 @@ def run_steps(
     *more: str | Path,
     module: str = "cpu_steps",
     kubepods: str = "kubepods",
+    beside: Sequence[str] = (),
 ) -> tuple[Came, Seen]:
-    """Return what came of random steps, and what the poller saw meanwhile."""
+    """
+    Return what came of random steps, and what the poller saw meanwhile.
+
+    Args:
+        beside: the beginning of the poller's command, such as `nice`.
+    """
     claims = f"/run/tmp/claims-{seed}"
     top = CGROUPS / "cpuset" if machine.form is CgroupForm.V1 else CGROUPS
     machine.run("sh", "-c", f"echo {{}} > {claims}")
-    command = (sys.executable, "-m", "tests.support.guest.poller")
+    command = (*beside, sys.executable, "-m", "tests.support.guest.poller")
     poller = machine.start(*command, claims, top / kubepods, EFFECTIVE[machine.form], seconds=3_600)
     try:
         came = machine.python(

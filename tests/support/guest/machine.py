@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -37,7 +37,9 @@ _ARGUMENTS: Final = (
     # The machine beneath may be busy: a CPU that does not come on for seconds is no fault.
     *("nowatchdog", "rcupdate.rcu_cpu_stall_suppress=1"),
     *("mitigations=off", "apparmor=0", "audit=0"),
+    "noautogroup",  # commands are sessions of their own, between which `nice` would mean nothing
 )
+_CONTROLLERS: Final = ("cpuset", "cpu,cpuacct", "memory", "pids", "devices", "freezer", "blkio")
 
 
 class CgroupForm(StrEnum):
@@ -170,13 +172,19 @@ class Guest:
 
 @contextlib.contextmanager
 def guest(
-    folder: Path, release: str, form: CgroupForm, *, memory_mib: int = 1536
+    folder: Path,
+    release: str,
+    form: CgroupForm,
+    *,
+    memory_mib: int = 1536,
+    modules: Sequence[str] = BOOT,
 ) -> Iterator[Guest]:
     """
     Boot a guest, and end it with the block; it also ends with the process that booted it.
 
     Args:
         memory_mib: what it may take of this machine, halved over its NUMA nodes.
+        modules: of the kernel, with what they stand on.
 
     Raises:
         MissingProgramError: this machine lacks a program; with what to install.
@@ -185,7 +193,7 @@ def guest(
     found = kernel(release)
     box = folder / BOX
     box.mkdir(parents=True)
-    (folder / "initrd").write_bytes(initrd(busybox(), found.modules(BOOT)))
+    (folder / "initrd").write_bytes(initrd(busybox(), found.modules(modules)))
     (box / "begin").write_text(_beginning(form))
     (box / "begin").chmod(0o755)
     command = ("setpriv", "--pdeathsig", "KILL", *_qemu(folder, found, form, memory_mib))
@@ -233,7 +241,7 @@ def _beginning(form: CgroupForm) -> str:
         ]
     else:
         mounts = [f"$b mount -t tmpfs none {CGROUPS}"]
-        for controllers in ("cpuset", "cpu,cpuacct", "memory", "pids"):
+        for controllers in _CONTROLLERS:
             at = CGROUPS / controllers
             mounts += [f"$b mkdir {at}", f"$b mount -t cgroup -o {controllers} none {at}"]
     lines = [

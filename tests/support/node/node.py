@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ PAUSE: Final = "node.test/pause:1"
 SHOWS: Final = "node.test/show:1"
 """Says what it sees, and waits."""
 SHOWS_AND_ENDS: Final = "node.test/show-and-end:1"
+_IMAGES: Final = {PAUSE: "pause", SHOWS: "show", SHOWS_AND_ENDS: "show-and-end"}
 SECONDS: Final = 120.0
 
 _CONTAINERD: Final = """\
@@ -70,7 +71,8 @@ _NEWER_WORDS: Final = {
     "disabled": "",
     "nri": (
         '[plugins."io.containerd.nri.v1.nri"]\nsocket_path = "{folder}/nri.sock"\n'
-        'plugin_path = "{folder}/nri"\nplugin_config_path = "{folder}/nri"'
+        'plugin_path = "{folder}/nri"\nplugin_config_path = "{folder}/nri"\n'
+        'plugin_request_timeout = "{patience}s"\nplugin_registration_timeout = "{registering}s"'
     ),
 }
 _OLDER_WORDS: Final = {
@@ -204,7 +206,7 @@ class Node:
 
     def load(self, image_file: Path) -> None:
         """Let containers be made of an image."""
-        _load(self.room, self.programs, image_file)
+        load(self.room, self.programs, image_file)
 
     def run(self, *command: str | Path) -> None:
         """Run a command in the room to its end."""
@@ -359,9 +361,19 @@ def node(made: Room, plane: ControlPlane, programs: Path, *, older: bool = False
 
 
 @contextlib.contextmanager
-def runtime(made: Room, programs: Path, *, older: bool = False) -> Iterator[Inside]:
+def runtime(
+    made: Room,
+    programs: Path,
+    *,
+    older: bool = False,
+    images: Collection[str] = tuple(_IMAGES),
+    patience: int = 2,
+) -> Iterator[Inside]:
     """
     Run containerd in a room, with the images, until the block ends.
+
+    Args:
+        patience: seconds for which it waits for an answer of a plugin.
 
     Raises:
         AssertionError: it did not get ready; with the end of its log.
@@ -372,7 +384,7 @@ def runtime(made: Room, programs: Path, *, older: bool = False) -> Iterator[Insi
     containerd = Inside(
         command=[
             str(programs / "containerd"),
-            *("--config", str(_containerd(folder, folder / "cdi", programs, older=older))),
+            *("--config", str(_containerd(folder, programs, older=older, patience=patience))),
         ],
         log=folder / "containerd.log",
         room=made,
@@ -380,27 +392,27 @@ def runtime(made: Room, programs: Path, *, older: bool = False) -> Iterator[Insi
     )
     containerd.start()
     try:
-        _images(containerd, programs)
+        _images(containerd, programs, images)
         yield containerd
     finally:
         containerd.end()
 
 
-def _images(containerd: Inside, programs: Path) -> None:
+def _images(containerd: Inside, programs: Path, images: Collection[str]) -> None:
     folder = containerd.room.folder
     until = time.monotonic() + SECONDS
     while not (folder / "containerd.sock").exists():
         assert containerd.runs(), containerd.words()
         assert time.monotonic() < until, containerd.words()
         time.sleep(0.05)
-    images = {PAUSE: ["pause"], SHOWS: ["show"], SHOWS_AND_ENDS: ["show-and-end"]}
-    for number, (name, arguments) in enumerate(images.items()):
+    for number, name in enumerate(images):
         file = folder / f"{number}.tar"
-        made = image(file, name=name, program=programs / SHOW, arguments=arguments)
-        _load(containerd.room, programs, made)
+        made = image(file, name=name, program=programs / SHOW, arguments=[_IMAGES[name]])
+        load(containerd.room, programs, made)
 
 
-def _load(room: Room, programs: Path, image_file: Path) -> None:
+def load(room: Room, programs: Path, image_file: Path) -> None:
+    """Let containers of a room be made of an image."""
     socket = room.folder / "containerd.sock"
     _run(room, programs / "ctr", "-a", socket, "-n", "k8s.io", "images", "import", image_file)
 
@@ -412,7 +424,7 @@ def _run(room: Room, *command: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _containerd(folder: Path, cdi: Path, programs: Path, *, older: bool) -> Path:
+def _containerd(folder: Path, programs: Path, *, older: bool, patience: int) -> Path:
     """Write containerd's configuration, and a network that Pods on the machine's own never use."""
     network = {"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "loopback"}]}
     (folder / "cni" / "none.conflist").write_text(json.dumps(network))
@@ -424,7 +436,13 @@ def _containerd(folder: Path, cdi: Path, programs: Path, *, older: bool) -> Path
     wrapper.chmod(0o755)
     path = folder / "containerd.toml"
     words = {
-        name: word.format(folder=folder, pause=PAUSE, cdi=cdi)
+        name: word.format(
+            folder=folder,
+            pause=PAUSE,
+            cdi=folder / "cdi",
+            patience=patience,
+            registering=max(5, patience),
+        )
         for name, word in (_OLDER_WORDS if older else _NEWER_WORDS).items()
     }
     path.write_text(
@@ -439,9 +457,10 @@ def _containerd(folder: Path, cdi: Path, programs: Path, *, older: bool) -> Path
     return path
 
 
-def _kubelet(made: Room, plane: ControlPlane, port: int) -> list[str]:
+def kubelet_settings(made: Room, port: int) -> dict[str, Any]:
+    """Return kubelet's configuration in a room, whose callers the API server knows."""
     folder = made.folder
-    settings = {
+    return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "address": "127.0.0.1",
@@ -468,7 +487,11 @@ def _kubelet(made: Room, plane: ControlPlane, port: int) -> list[str]:
         "readOnlyPort": 0,
         "resolvConf": "",
     }
-    (folder / "kubelet.yaml").write_text(yaml.safe_dump(settings))
+
+
+def _kubelet(made: Room, plane: ControlPlane, port: int) -> list[str]:
+    folder = made.folder
+    (folder / "kubelet.yaml").write_text(yaml.safe_dump(kubelet_settings(made, port)))
     return [
         *("--config", str(folder / "kubelet.yaml")),
         *("--kubeconfig", str(plane.kubeconfig(KUBELET))),
