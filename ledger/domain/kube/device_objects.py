@@ -285,8 +285,19 @@ def _like(
         found = _of_kind(text, model, tuple(object_labels.items()), vocabulary)
     except (InputError, TypeError, ValueError, OverflowError, RecursionError):
         return None  # what is wrong with it is said of the device itself
-    unique_id = vocabulary.is_unique_id(found.device_type, device_id)
-    return replace(found, device_id=device_id, unique_id=unique_id)
+    return DeviceRecord(
+        device_type=found.device_type,
+        minor=found.minor,
+        device_id=device_id,
+        model=found.model,
+        core_percent=found.core_percent,
+        memory_bytes=found.memory_bytes,
+        healthy=found.healthy,
+        labels=found.labels,
+        topology=found.topology,
+        vfs=found.vfs,
+        unique_id=vocabulary.is_unique_id(found.device_type, device_id),
+    )
 
 
 @lru_cache(maxsize=4096)
