@@ -17,6 +17,7 @@ from ledger.store.ddl.postgres_text import (
     at_changed,
     fail,
     fires,
+    follows,
     of_changed,
     only_ends,
     questions,
@@ -32,7 +33,7 @@ _RESERVATIONS_INSERT: Final = fires(
     questions((holdings.OPENED_BEFORE, holdings.NOT_OPENED, holdings.CLOSED_AT_ONCE)),
     only_if=f"{holdings.CLOSED_AT_ONCE.condition} OR {NOT_NEW}",
 )
-_RESERVATIONS_OPEN: Final = fires(
+_RESERVATIONS_OPEN: Final = follows(
     "ledger_reservations_open",
     "ledger_reservations",
     "INSERT",
@@ -42,8 +43,6 @@ _RESERVATIONS_OPEN: Final = fires(
         holdings.NODE_MOVED,
         join="LEFT JOIN ledger_nodes AS n ON n.node_no = c.node_no",
     ),
-    when="AFTER",
-    level="STATEMENT",
     variables="wrong ledger_reservations;",
 )
 _RESERVATIONS_UPDATE: Final = only_ends("ledger_reservations", holdings.FIXED, holdings.ONLY_ENDS)
@@ -73,7 +72,7 @@ def _ends(table: str) -> str:
 
 
 # A reservation changes and ends with an event of its own, and what it held ends with it.
-_RESERVATIONS_CLOSE: Final = fires(
+_RESERVATIONS_CLOSE: Final = follows(
     "ledger_reservations_close",
     "ledger_reservations",
     "UPDATE",
@@ -97,8 +96,6 @@ _RESERVATIONS_CLOSE: Final = fires(
   IF slots THEN
     {_ends("ledger_slot_holdings")}
   END IF;""",
-    when="AFTER",
-    level="STATEMENT",
     variables="said boolean; ended boolean; cpus boolean; slots boolean;"
     " wrong ledger_reservations;",
     definer=True,
@@ -114,7 +111,7 @@ _CLOUDED: Final = Case(
 )
 # What waits is asked behind the statement that writes the card's row, so that what somebody did who
 # wrote it meanwhile is seen.
-_HOLDINGS_TAKE: Final = fires(
+_HOLDINGS_TAKE: Final = follows(
     "ledger_holdings_take",
     "ledger_holdings",
     "INSERT",
@@ -134,8 +131,6 @@ _HOLDINGS_TAKE: Final = fires(
   WHERE d.device_no = c.device_no;{
         of_changed(_CLOUDED, holdings.NOT_ASKED, planned_cards.KEPT_FOR_ANOTHER)
     }""",
-    when="AFTER",
-    level="STATEMENT",
     variables="wrong ledger_holdings;",
     definer=True,
 )
@@ -146,13 +141,11 @@ def _held(table: str, columns: tuple[str, ...], what: str, then: str = "") -> tu
     case = holdings.not_with_reservation(what)
     return (
         *only_ends(table, columns, case.refusal),
-        *fires(
+        *follows(
             f"{table}_{'give_back' if then else 'end'}",
             table,
             "UPDATE",
             of_changed(case) + then,
-            when="AFTER",
-            level="STATEMENT",
             variables=f"wrong {table};",
             definer=bool(then),
         ),
@@ -174,17 +167,15 @@ _GIVE_BACK: Final = f"""
   FROM (SELECT h.device_no, {holdings.SUMS} FROM changed AS h GROUP BY h.device_no) AS g
   WHERE d.device_no = g.device_no;"""
 # What is used of a card, whoever moved it, is the sum of its holdings.
-_DEVICES_SUM: Final = fires(
+_DEVICES_SUM: Final = follows(
     "ledger_devices_sum",
     "ledger_devices",
     "UPDATE",
     of_changed(holdings.NOT_THE_SUM),
-    when="AFTER",
-    level="STATEMENT",
     variables="wrong ledger_devices;",
 )
 
-_CPUS_TAKE: Final = fires(
+_CPUS_TAKE: Final = follows(
     "ledger_cpu_holdings_take",
     "ledger_cpu_holdings",
     "INSERT",
@@ -193,8 +184,6 @@ _CPUS_TAKE: Final = fires(
   SET ref_used = u.ref_used + (c.kind = 'granted')::int,
     ref_observed = u.ref_observed + (c.kind = 'observed')::int
   FROM changed AS c WHERE u.machine_no = c.machine_no AND u.cpu = c.cpu;""",
-    when="AFTER",
-    level="STATEMENT",
     definer=True,
 )
 _CPUS_GIVE_BACK: Final = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl.postgres_text import HINT, NOT_NEW, SEARCH_PATH, Tuned, fail, fires
+from ledger.store.ddl.postgres_text import HINT, NOT_NEW, SEARCH_PATH, Tuned, fail, fires, follows
 from ledger.store.ddl.rules import log
 
 PARTITION_EVENTS: Final = 10_000_000
@@ -90,7 +90,7 @@ _COUNT: Final = f"""
 def _append(*keys: str) -> tuple[str, ...]:
     """Return the rule of what may be appended; none of these tables may have its key."""
     recorded = f"coalesce({', '.join(map(_recorded, keys))})"
-    return fires(
+    return follows(
         "ledger_events_append",
         "ledger_events",
         "INSERT",
@@ -112,8 +112,6 @@ def _append(*keys: str) -> tuple[str, ...]:
   IF repeated IS NOT NULL THEN
     {fail(log.recorded("repeated"))}
   END IF;{_COUNT}""",
-        when="AFTER",
-        level="STATEMENT",
         variables="first bigint; last bigint; rows bigint; next bigint; place bigint; head bigint;"
         " repeated text; left_over bigint; begun bigint; moved bigint; wrong record;",
         definer=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from ledger.store.ddl.rules.rule import (
@@ -129,6 +130,8 @@ def fires(
     return tuple(written(each, OF_RULES, "postgresql") for each in texts)
 
 
+follows: Final = partial(fires, when="AFTER", level="STATEMENT")
+"""As `fires`, once behind a whole statement."""
 _PLAIN: Final = Tuned()
 
 

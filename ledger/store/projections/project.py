@@ -10,52 +10,7 @@ from sqlalchemy import Connection
 from ledger.domain.cpuset import format_cpuset
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare, level_percent
 from ledger.domain.errors import CapacityError, LedgerError
-from ledger.domain.log.events import (
-    ACT,
-    AGENT,
-    BOOT,
-    CLAIM,
-    GRANTS,
-    POD,
-    CheckpointStored,
-    CheckpointWithdrawn,
-    ClaimBound,
-    ClaimConsumed,
-    ClaimObserved,
-    ClaimReleased,
-    ClaimReserved,
-    ClaimVoided,
-    DeviceHealthChanged,
-    DriftFound,
-    DriftResolved,
-    Ending,
-    EpochStarted,
-    GroupPlanned,
-    KeyRotated,
-    LedgerEvent,
-    LedgerRecovered,
-    NodeCleared,
-    NodeDescribed,
-    NodeInventoried,
-    NodeLost,
-    Opening,
-    PlanDropped,
-    PodAssigned,
-    PodBound,
-    PodObserved,
-    PodReleased,
-    PodReserved,
-    PodVoided,
-    PositionVoided,
-    PreemptionDecided,
-    RequestDescribed,
-    RequestRefused,
-    SegmentArchived,
-    SettingsChanged,
-    SnapshotTaken,
-    TimeCorrected,
-    WorkloadDescribed,
-)
+from ledger.domain.log import events
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED
 from ledger.domain.log.unnamed import unnamed_cards
 from ledger.domain.proofs.canonical import labels_json
@@ -102,10 +57,10 @@ WAVE: Final = (
 """The order inside one wave of rows: what ends, then facts, then what opens."""
 
 
-_NOUN: Final = {POD: "Pod", CLAIM: "claim"}
+_NOUN: Final = {events.POD: "Pod", events.CLAIM: "claim"}
 
 
-def _who(event: Opening) -> str:
+def _who(event: events.Opening) -> str:
     return f"{event.holder}={event.namespace}/{event.pod_name}"
 
 
@@ -155,61 +110,66 @@ class Projection:
         self._clouded.clear()
         return wave
 
-    def add(self, position: int, at_us: int, event: LedgerEvent) -> None:
+    def add(self, position: int, at_us: int, event: events.LedgerEvent) -> None:
         """Collect the rows of one event; may send off the rows of earlier ones first."""
         match event:
-            case PodReserved() | PodObserved() | ClaimReserved() | ClaimObserved():
+            case (
+                events.PodReserved()
+                | events.PodObserved()
+                | events.ClaimReserved()
+                | events.ClaimObserved()
+            ):
                 self._opened(position, at_us, event)
-            case PodReleased() | ClaimReleased():
+            case events.PodReleased() | events.ClaimReleased():
                 self._ended(position, at_us, event, "released")
-            case PodVoided() | ClaimVoided():
+            case events.PodVoided() | events.ClaimVoided():
                 self._ended(position, at_us, event, "voided")
-            case PodBound() | ClaimBound():
+            case events.PodBound() | events.ClaimBound():
                 self._phase(position, event, "bound")
-            case PodAssigned():
+            case events.PodAssigned():
                 self._phase(position, event, "assigned")
-            case RequestRefused():
+            case events.RequestRefused():
                 self.rows[statements.REFUSAL].append(_refusal_row(position, at_us, event))
-            case NodeInventoried():
+            case events.NodeInventoried():
                 self._inventoried(position, at_us, event)
-            case DeviceHealthChanged():
+            case events.DeviceHealthChanged():
                 self._health_changed(position, at_us, event)
-            case NodeLost():
+            case events.NodeLost():
                 self._lost(position, at_us, event)
-            case NodeCleared():
+            case events.NodeCleared():
                 self._cleared(position, at_us, event)
-            case GroupPlanned():
+            case events.GroupPlanned():
                 self._planned(position, at_us, event)
-            case PlanDropped():
+            case events.PlanDropped():
                 self._close_places(position, at_us, self._places.close_group(event.group))
             case (
-                EpochStarted()
-                | SettingsChanged()
-                | WorkloadDescribed()
-                | RequestDescribed()
-                | NodeDescribed()
-                | PreemptionDecided()
-                | DriftFound()
-                | DriftResolved()
-                | SnapshotTaken()
-                | SegmentArchived()
-                | LedgerRecovered()
-                | KeyRotated()
-                | PositionVoided()
-                | CheckpointStored()
-                | CheckpointWithdrawn()
-                | TimeCorrected()
-                | ClaimConsumed()
+                events.EpochStarted()
+                | events.SettingsChanged()
+                | events.WorkloadDescribed()
+                | events.RequestDescribed()
+                | events.NodeDescribed()
+                | events.PreemptionDecided()
+                | events.DriftFound()
+                | events.DriftResolved()
+                | events.SnapshotTaken()
+                | events.SegmentArchived()
+                | events.LedgerRecovered()
+                | events.KeyRotated()
+                | events.PositionVoided()
+                | events.CheckpointStored()
+                | events.CheckpointWithdrawn()
+                | events.TimeCorrected()
+                | events.ClaimConsumed()
             ):
                 pass
             case _:
                 assert_never(event)
 
-    def _opened(self, position: int, at_us: int, event: Opening) -> None:
-        granted = type(event) in GRANTS
+    def _opened(self, position: int, at_us: int, event: events.Opening) -> None:
+        granted = type(event) in events.GRANTS
         if granted and event.node_uid in self._clouded:
             self._send()  # slots come behind holdings in a wave, and this one closes all cards
-        if type(event) is PodReserved:
+        if type(event) is events.PodReserved:
             own = self._places.close_pod(event.pod_uid, event.node_uid)
             self._close_places(position, at_us, own)
         self._entered.add(event.node_uid)
@@ -248,7 +208,7 @@ class Projection:
                 )
         if event.cpuset:
             self._cpus(position, at_us, node, event)
-        if isinstance(event, PodObserved | ClaimObserved):
+        if isinstance(event, events.PodObserved | events.ClaimObserved):
             for name in event.unknown_types:
                 slot = f"unknown/{name}"
                 rows[statements.SLOT_HOLDING].append(
@@ -256,7 +216,7 @@ class Projection:
                 )
                 self._clouded.add(event.node_uid)
 
-    def _planned(self, position: int, at_us: int, event: GroupPlanned) -> None:
+    def _planned(self, position: int, at_us: int, event: events.GroupPlanned) -> None:
         """Close what the group's plan before this one left open, and open what this one says."""
         self._send()
         self._close_places(position, at_us, self._places.close_group(event.group))
@@ -274,9 +234,9 @@ class Projection:
             row = (at_us, position, place.position, place.device_no)
             self.rows[statements.CLOSE_PLACE].append(row)
 
-    def _unknown_node(self, position: int, event: Opening) -> KnownNode:
+    def _unknown_node(self, position: int, event: events.Opening) -> KnownNode:
         """Make room for an observed holder of a node that has no inventory yet."""
-        if type(event) in GRANTS:
+        if type(event) in events.GRANTS:
             raise CapacityError(
                 f"no inventory of the node: {_who(event)},"
                 f" node={event.node_name}, node_uid={event.node_uid}"
@@ -320,7 +280,9 @@ class Projection:
             self.rows[statements.UPDATE_MACHINE].append(named)
         return machine
 
-    def _open(self, position: int, node: KnownNode, event: Opening, *, granted: bool) -> None:
+    def _open(
+        self, position: int, node: KnownNode, event: events.Opening, *, granted: bool
+    ) -> None:
         """Remember what is open; a Pod is granted one reservation at a time."""
         key = (event.pod_uid, event.attempt)
         if granted and node.lost_position is not None:
@@ -335,18 +297,18 @@ class Projection:
             self._granted[event.pod_uid] = position
 
     def _device(
-        self, position: int, node: KnownNode, share: DeviceShare, event: Opening
+        self, position: int, node: KnownNode, share: DeviceShare, event: events.Opening
     ) -> KnownDevice:
         device = node.device(share.device_type, share.minor, share.device_id)
         if device is not None:
-            if type(event) in GRANTS and device.minor != share.minor:
+            if type(event) in events.GRANTS and device.minor != share.minor:
                 raise CapacityError(
                     f"minor and id are of two cards: {_who(event)},"
                     f" card={event.node_name}/{share.device_type}/{share.minor},"
                     f" device_id={share.device_id!r}, which is at minor {device.minor}"
                 )
             return device
-        if type(event) in GRANTS:
+        if type(event) in events.GRANTS:
             raise CapacityError(
                 f"no such card: {_who(event)},"
                 f" card={event.node_name}/{share.device_type}/{share.minor},"
@@ -358,8 +320,8 @@ class Projection:
         self.rows[statements.DEVICE].append(device_row(device, position))
         return device
 
-    def _cpus(self, position: int, at_us: int, node: KnownNode, event: Opening) -> None:
-        kind = GRANTED if type(event) in GRANTS else OBSERVED
+    def _cpus(self, position: int, at_us: int, node: KnownNode, event: events.Opening) -> None:
+        kind = GRANTED if type(event) in events.GRANTS else OBSERVED
         machine = node.machine
         for cpu in event.cpuset:
             if cpu not in machine.cpus:
@@ -372,7 +334,7 @@ class Projection:
                 self.rows[statements.CPU].append(row)
             self.rows[statements.CPU_HOLDING].append((position, cpu, machine.number, kind, at_us))
 
-    def _ended(self, position: int, at_us: int, event: Ending, phase: str) -> None:
+    def _ended(self, position: int, at_us: int, event: events.Ending, phase: str) -> None:
         node = self._nodes.get(event.node_uid)
         key = (event.pod_uid, event.attempt)
         if node is None or key not in node.open:
@@ -390,7 +352,12 @@ class Projection:
             del self._granted[event.pod_uid]
         self.rows[statements.CLOSE].append((phase, at_us, position, event.reason, first))
 
-    def _phase(self, position: int, event: PodBound | PodAssigned | ClaimBound, phase: str) -> None:
+    def _phase(
+        self,
+        position: int,
+        event: events.PodBound | events.PodAssigned | events.ClaimBound,
+        phase: str,
+    ) -> None:
         node = self._nodes.get(event.node_uid)
         key = (event.pod_uid, event.attempt)
         opened = node.open.get(key) if node else None
@@ -398,7 +365,7 @@ class Projection:
             self._entered.add(event.node_uid)
             self.rows[statements.PHASE].append((phase, position, opened[0]))
 
-    def _inventoried(self, position: int, at_us: int, event: NodeInventoried) -> None:
+    def _inventoried(self, position: int, at_us: int, event: events.NodeInventoried) -> None:
         _check_cpus(event)
         node = self._nodes.get(event.node_uid)
         if node is not None or self._entered:
@@ -434,7 +401,7 @@ class Projection:
             row = (position, device.number, at_us, healthy, change.reason)
             self.rows[statements.HEALTH].append(row)
 
-    def _lost(self, position: int, at_us: int, event: NodeLost) -> None:
+    def _lost(self, position: int, at_us: int, event: events.NodeLost) -> None:
         """Count what the node's Pods hold no further; take its devices from the offer."""
         node = self._nodes.get(event.node_uid)
         if node is None:
@@ -449,7 +416,7 @@ class Projection:
         for change in withdrawn(node, set(), LOST):
             self._changed(position, at_us, change)
 
-    def _cleared(self, position: int, at_us: int, event: NodeCleared) -> None:
+    def _cleared(self, position: int, at_us: int, event: events.NodeCleared) -> None:
         node = self._nodes.get(event.node_uid)
         if node is None or not node.lost_open:
             return
@@ -463,14 +430,14 @@ class Projection:
             self.rows[statements.CLOSE].append(("released", at_us, position, reason, opened))
         node.lost_open.clear()
 
-    def _check_evidence(self, node: KnownNode, event: NodeCleared) -> None:
+    def _check_evidence(self, node: KnownNode, event: events.NodeCleared) -> None:
         """Refuse a clearing that what was inventoried of the machine does not bear out."""
-        if event.evidence == ACT:
+        if event.evidence == events.ACT:
             return
         told = self._told_since(node, event.witness_uid)
-        if event.evidence == AGENT and told is not None and told.by_agent:
+        if event.evidence == events.AGENT and told is not None and told.by_agent:
             return
-        if event.evidence == BOOT and told is not None and not node.machine.by_agent():
+        if event.evidence == events.BOOT and told is not None and not node.machine.by_agent():
             before = {boot_id for _, boot_id in node.lost_open.values()}
             if told.boot_id and before.isdisjoint({"", told.boot_id}):
                 return
@@ -491,7 +458,9 @@ class Projection:
         since = all(node.open[key][0] > moved and stand.fact_position > at for key, (at, _) in lost)
         return stand if since else None
 
-    def _inventoried_cpus(self, position: int, node: KnownNode, event: NodeInventoried) -> None:
+    def _inventoried_cpus(
+        self, position: int, node: KnownNode, event: events.NodeInventoried
+    ) -> None:
         reported, machine = event.cpu_ref_count_max, node.machine
         known = self.rows[statements.UPDATE_CPU]
         for cpu in event.cpus:
@@ -510,7 +479,7 @@ class Projection:
                     gone = (node.number, -1, -1, -1, 0, 0, 0, 0, position, each.number, cpu_id)
                     known.append(gone)
 
-    def _health_changed(self, position: int, at_us: int, event: DeviceHealthChanged) -> None:
+    def _health_changed(self, position: int, at_us: int, event: events.DeviceHealthChanged) -> None:
         node = self._nodes.get(event.node_uid)
         device = node.device(event.device_type, event.minor, event.device_id) if node else None
         if device is None:
@@ -524,28 +493,12 @@ class Projection:
     def _update_device(self, position: int, device: KnownDevice) -> None:
         core = device.core_percent if device.present else 0
         memory = device.memory_bytes if device.present else 0
-        self.rows[statements.UPDATE_DEVICE].append(
-            (
-                device.node,
-                device.minor,
-                device.device_id,
-                int(device.unique_id),
-                device.model,
-                int(device.present),
-                int(device.healthy),
-                core,
-                memory,
-                core,
-                core,
-                memory,
-                memory,
-                position,
-                device.number,
-            )
-        )
+        amounts = (core, memory, core, core, memory, memory)
+        row = (device.node, *_listed_as(device), *amounts, position, device.number)
+        self.rows[statements.UPDATE_DEVICE].append(row)
 
 
-def _node_facts(position: int, node: KnownNode, event: NodeInventoried) -> Row:
+def _node_facts(position: int, node: KnownNode, event: events.NodeInventoried) -> Row:
     """Remember what an inventory says of the node itself, and return it as columns of its row."""
     node.lost_position = None
     return (
@@ -563,19 +516,19 @@ def _node_facts(position: int, node: KnownNode, event: NodeInventoried) -> Row:
     )
 
 
-def reservation_row(position: int, at_us: int, event: Opening, node_no: int) -> Row:
+def reservation_row(position: int, at_us: int, event: events.Opening, node_no: int) -> Row:
     """Return the row of `ledger_reservations` that this event opens."""
     gpu_percent = gpus = 0
     for share in event.shares:
         if share.device_type == GPU:
             gpus += 1
             gpu_percent += level_percent(share.core_percent, share.memory_ratio_percent)
-    if isinstance(event, PodObserved) and event.unknown_types:
+    if isinstance(event, events.PodObserved) and event.unknown_types:
         unnamed = unnamed_cards(event)
         gpus += unnamed
         gpu_percent += WHOLE_PERCENT * unnamed
     snapshot = event.snapshot
-    granted = type(event) in GRANTS
+    granted = type(event) in events.GRANTS
     return (
         position,
         event.pod_uid,
@@ -587,8 +540,8 @@ def reservation_row(position: int, at_us: int, event: Opening, node_no: int) -> 
         snapshot.priority,
         snapshot.qos,
         str(event.dialect),
-        event.policy if isinstance(event, PodReserved | ClaimReserved) else "",
-        "" if isinstance(event, PodReserved | ClaimReserved) else event.source,
+        event.policy if isinstance(event, events.PodReserved | events.ClaimReserved) else "",
+        "" if isinstance(event, events.PodReserved | events.ClaimReserved) else event.source,
         node_no,
         event.cpu_milli,
         event.memory_bytes,
@@ -602,12 +555,12 @@ def reservation_row(position: int, at_us: int, event: Opening, node_no: int) -> 
         position,
         snapshot.created_at_us,
         at_us,
-        event.decided_on if isinstance(event, PodReserved | ClaimReserved) else None,
+        event.decided_on if isinstance(event, events.PodReserved | events.ClaimReserved) else None,
         event.holder,
     )
 
 
-def _check_cpus(event: NodeInventoried) -> None:
+def _check_cpus(event: events.NodeInventoried) -> None:
     """Refuse an inventory that contradicts itself; a card named twice is the database's to see."""
     seen: set[int] = set()
     for cpu in event.cpus:
@@ -621,28 +574,18 @@ def _check_cpus(event: NodeInventoried) -> None:
 
 def device_row(device: KnownDevice, position: int) -> Row:
     """Return the row of `ledger_devices` for a device that nobody holds yet."""
-    core, memory = device.core_percent, device.memory_bytes
-    return (
-        device.number,
-        device.machine,
-        device.node,
-        device.device_type,
-        device.minor,
-        device.device_id,
-        int(device.unique_id),
-        device.model,
-        int(device.present),
-        int(device.healthy),
-        core,
-        memory,
-        core,
-        memory,
-        *(0, 0, 0, 0, 0, 0, 0),
-        position,
-    )
+    key = (device.number, device.machine, device.node, device.device_type)
+    amounts, nothing = (device.core_percent, device.memory_bytes), (0, 0, 0, 0, 0, 0, 0)
+    return (*key, *_listed_as(device), *amounts, *amounts, *nothing, position)
 
 
-def _refusal_row(position: int, at_us: int, event: RequestRefused) -> Row:
+def _listed_as(device: KnownDevice) -> Row:
+    """Return what an inventory says of a device but its amounts, as columns of its row."""
+    flags = (int(device.present), int(device.healthy))
+    return (device.minor, device.device_id, int(device.unique_id), device.model, *flags)
+
+
+def _refusal_row(position: int, at_us: int, event: events.RequestRefused) -> Row:
     return (
         position,
         at_us,

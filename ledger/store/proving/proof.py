@@ -108,7 +108,6 @@ _BEFORE: Final = slice(PHASE.start)
 _BEHIND: Final = slice(PHASE.stop, LOST_AT)
 """The columns that never change, before those of the phase and behind them."""
 CLOSED_BY: Final = _RESERVATION.index("closed_position")
-PLACE: Final = schema.ledger_planned_cards.columns.keys()
 _N_LOST: Final = schema.ledger_nodes.columns.keys().index("lost_position")
 HISTORY: Final = (
     schema.ledger_reservations,
@@ -135,7 +134,7 @@ class Proof:
         self._stands: dict[tuple[int, int], Row] = {}  # by node and machine
         self._open: dict[int, _Open] = {}
         self._places: dict[int, tuple[Row, Row | None]] = {}  # expected and found, by device
-        self._handlers: Mapping[Statement, Callable[[Row], None]] = {
+        self._handlers: Mapping[Statement, Callable[[Row], object]] = {
             statements.MACHINE: self._machine,
             statements.UPDATE_MACHINE: self._machine_facts,
             statements.LOSE_NODE: self._node_lost,
@@ -154,8 +153,8 @@ class Proof:
             statements.SLOT_HOLDING: self._slot_held,
             statements.PHASE: self._phase,
             statements.CLOSE: self._closed,
-            statements.HEALTH: partial(self._written, schema.ledger_device_health),
-            statements.REFUSAL: partial(self._written, schema.ledger_refusals),
+            statements.HEALTH: partial(self._compared, schema.ledger_device_health),
+            statements.REFUSAL: partial(self._compared, schema.ledger_refusals),
             statements.PLACE: self._waits,
             statements.CLOSE_PLACE: self._waits_no_more,
         }
@@ -273,13 +272,16 @@ class Proof:
             self._differs(position, "ledger_reservations", _RESERVATION, must, found)
 
     def _part(self, table: Table, row: Row) -> None:
-        position = row[0]
+        found = self._compared(table, row)
+        if found is not None:
+            self._open[row[0]].parts.append((table, found))
+
+    def _compared(self, table: Table, row: Row) -> Row | None:
+        """Return the row that is there for this one; report where that, up to its end, differs."""
         found = self._recorded[table].take(row)
-        if found is None:
-            return
-        self._open[position].parts.append((table, found))
-        if found[:-2] != row:
-            self._differs(position, table.name, table.columns.keys(), row, found)
+        if found is not None and found[: len(row)] != row:
+            self._differs(row[0], table.name, table.columns.keys(), row, found)
+        return found
 
     def _held(self, row: Row) -> None:
         self._part(schema.ledger_holdings, row)
@@ -368,10 +370,7 @@ class Proof:
         if fact:
             text = f"{self._card(device)} {fact} when it came to wait for {pod_uid} of {group}"
             self._report(position, text)
-        found = self._recorded[schema.ledger_planned_cards].take(row)
-        if found is not None and found[:-2] != row:
-            self._differs(position, "ledger_planned_cards", PLACE, row, found)
-        self._places[number] = (row, found)
+        self._places[number] = (row, self._compared(schema.ledger_planned_cards, row))
 
     def _waits_no_more(self, row: Row) -> None:
         at_us, position, _, number = row
@@ -380,12 +379,8 @@ class Proof:
 
     def _compare_place(self, must: Row, found: Row | None, end: Row) -> None:
         if found is not None and found[-2:] != end:
-            self._differs(must[0], "ledger_planned_cards", PLACE, (*must, *end), found)
-
-    def _written(self, table: Table, row: Row) -> None:
-        found = self._recorded[table].take(row)
-        if found is not None and found != row:
-            self._differs(row[0], table.name, table.columns.keys(), row, found)
+            names = schema.ledger_planned_cards.columns.keys()
+            self._differs(must[0], "ledger_planned_cards", names, (*must, *end), found)
 
 
 def by_key(row: Row) -> Row:

@@ -23,16 +23,7 @@ from ledger.store.projections.known import (
     known,
 )
 from ledger.store.projections.project import Projection
-from ledger.store.proving.proof import (
-    CLOSED_BY,
-    HISTORY,
-    LOST_AT,
-    PHASE,
-    PLACE,
-    Proof,
-    SortedRows,
-    by_key,
-)
+from ledger.store.proving import proof
 from ledger.store.reading.tables import Report, in_key_order
 from ledger.store.writing.statements import Row
 
@@ -43,7 +34,7 @@ _PARTS: Final = (
 )
 
 
-class ResumedProof(Proof):
+class ResumedProof(proof.Proof):
     """A `Proof` of the events behind `end` alone; the default end is before the first one."""
 
     def __init__(self, connection: Connection, report: Report, end: End = START) -> None:
@@ -59,15 +50,15 @@ class ResumedProof(Proof):
         for position in sorted(self._open):
             held = self._open[position]
             if held.reservation is not None:
-                row = held.reservation[:LOST_AT]
-                now = (*row[: PHASE.start], *held.phase, *row[PHASE.stop :], *held.lost)
+                row = held.reservation[: proof.LOST_AT]
+                now = (*row[: proof.PHASE.start], *held.phase, *row[proof.PHASE.stop :], *held.lost)
                 reservations.append(now)
             for table, part in held.parts:
                 found[table.name].append(part[:-2])
         return {
             **{table.name: tuple(rows) for table, rows in self._facts().items()},
             "ledger_reservations": tuple(reservations),
-            **{name: tuple(sorted(rows, key=by_key)) for name, rows in found.items()},
+            **{name: tuple(sorted(rows, key=proof.by_key)) for name, rows in found.items()},
             "ledger_planned_cards": tuple(sorted(must for must, _ in self._places.values())),
         }
 
@@ -78,7 +69,7 @@ class ResumedProof(Proof):
         for opened, held in self._open.items():
             ends = [part[-1] for _, part in held.parts]
             if held.reservation is not None:
-                ends.append(held.reservation[CLOSED_BY])
+                ends.append(held.reservation[proof.CLOSED_BY])
             if any(each is not None and each <= position for each in ends):
                 self._compare_end(opened, held, (None, None, None))
         for must, found in self._places.values():
@@ -110,10 +101,7 @@ class ResumedProof(Proof):
                 self._part(table, row)
                 self._count(table, row)
         for row in rows["ledger_planned_cards"]:
-            found = self._recorded[schema.ledger_planned_cards].take(row)
-            if found is not None and found[:-2] != row:
-                self._differs(row[0], "ledger_planned_cards", PLACE, row, found)
-            self._places[row[1]] = (row, found)
+            self._places[row[1]] = (row, self._compared(schema.ledger_planned_cards, row))
         for recorded in self._recorded.values():
             recorded.skip()
         self.close()
@@ -121,10 +109,10 @@ class ResumedProof(Proof):
             lambda table: in_key_order(table).where(_position(table, ">", end.position))
         )
 
-    def _readers(self, query: Callable[[Table], Select[Any]]) -> dict[Table, SortedRows]:
+    def _readers(self, query: Callable[[Table], Select[Any]]) -> dict[Table, proof.SortedRows]:
         return {
-            table: SortedRows(self._connection, table, self._report, query(table))
-            for table in HISTORY
+            table: proof.SortedRows(self._connection, table, self._report, query(table))
+            for table in proof.HISTORY
         }
 
     def _count(self, table: Table, row: Row) -> None:

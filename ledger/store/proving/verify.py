@@ -22,30 +22,7 @@ from sqlalchemy import Connection
 
 from ledger.domain.bounds import AT, WALL
 from ledger.domain.errors import CorruptLedgerError, InputError, LedgerError, UnknownEventError
-from ledger.domain.log.events import (
-    CheckpointStored,
-    CheckpointWithdrawn,
-    ClaimBound,
-    DeviceHealthChanged,
-    DriftFound,
-    DriftResolved,
-    Ending,
-    EpochStarted,
-    GroupPlanned,
-    LedgerEvent,
-    NodeCleared,
-    NodeInventoried,
-    NodeLost,
-    Opening,
-    PlanDropped,
-    PodAssigned,
-    PodBound,
-    PositionVoided,
-    RequestDescribed,
-    RequestRefused,
-    TimeCorrected,
-    decode_event,
-)
+from ledger.domain.log import events
 from ledger.domain.log.quotes import Quotes
 from ledger.domain.log.state_codec import encode_state
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
@@ -54,17 +31,7 @@ from ledger.store.archives.archived_proof import NO_PAST, ProofStart, past_of, t
 from ledger.store.archives.ended_rows import NotCompared
 from ledger.store.archives.segments import End, Segment, end_of
 from ledger.store.failures import DAMAGE, fact_of
-from ledger.store.mending.acts import (
-    NO_VOIDS,
-    NO_WITHDRAWALS,
-    Voids,
-    Withdrawal,
-    Withdrawals,
-    is_corrected,
-    void_event,
-    voids_of,
-    withdrawals_of,
-)
+from ledger.store.mending import acts
 from ledger.store.mending.correcting import false_correction, outside_of_calendar
 from ledger.store.open import Ledger
 from ledger.store.profile_postgres import one_snapshot
@@ -72,26 +39,15 @@ from ledger.store.projections.held import HeldByFold
 from ledger.store.proving.damage import broken_checks, changed_rules, damaged_pages, other_revision
 from ledger.store.proving.resumed import ResumedProof
 from ledger.store.proving.tree_proof import NO_WITNESS, KeptCheckpoint, TreeProof
+from ledger.store.reading import tables
 from ledger.store.reading.kept import seldom_of
 from ledger.store.reading.read import checked_head, proven_chain
 from ledger.store.reading.snapshots import SnapshotProof
-from ledger.store.reading.tables import (
-    CONTRADICTION,
-    Report,
-    UnreadableError,
-    few_collections,
-    in_key_order,
-    is_typed,
-    kinds_of,
-    other_types,
-    pages_of,
-    rows_of,
-)
 from ledger.store.writing.append import Head
 from ledger.store.writing.statements import Row
 
 T = TypeVar("T")
-_NONE: Final[list[tuple[int, LedgerEvent]]] = []
+_NONE: Final[list[tuple[int, events.LedgerEvent]]] = []
 PROVED: Final = "proved"
 NOT_COMPARED: Final = "not compared"
 """Nothing is wrong with what was compared; of some rows of archived events that is not known."""
@@ -135,7 +91,7 @@ class VerifyReport:
     chain_hash: bytes
     unread: int = 0
     not_compared: tuple[NotCompared, ...] = ()
-    withdrawn: tuple[Withdrawal, ...] = ()
+    withdrawn: tuple[acts.Withdrawal, ...] = ()
     ahead_us: int = 0
     ahead_position: int = 0
 
@@ -168,15 +124,15 @@ class _Findings:
         return tuple(found)
 
 
-@few_collections()
+@tables.few_collections()
 def verify(
     ledger: Ledger,
     progress: Callable[[int, int], None] | None = None,
     *,
     witness: KeptCheckpoint = NO_WITNESS,
     segments: Path | None = None,
-    also_void: Voids = NO_VOIDS,
-    also_withdrawn: Withdrawals = NO_WITHDRAWALS,
+    also_void: acts.Voids = acts.NO_VOIDS,
+    also_withdrawn: acts.Withdrawals = acts.NO_WITHDRAWALS,
 ) -> VerifyReport:
     """
     Check everything the ledger promises, in one snapshot of it.
@@ -238,7 +194,7 @@ def _past(connection: Connection, findings: _Findings, folder: Path | None) -> P
         return past_of(connection, findings.add, folder)
     except CorruptLedgerError as error:
         findings.add(error.position, str(error).removesuffix(f": position={error.position}"))
-    except (UnreadableError, *DAMAGE, *CONTRADICTION) as error:
+    except (tables.UnreadableError, *DAMAGE, *tables.CONTRADICTION) as error:
         findings.add(None, f"the archive's records are unreadable: {error}")
     return NO_PAST
 
@@ -254,9 +210,12 @@ def unopened(fact: str) -> VerifyReport:
 
 
 _WITH_ROWS: Final = (
-    *(*Opening.__args__, *Ending.__args__, PodBound, PodAssigned, ClaimBound),
-    *(NodeInventoried, NodeLost, NodeCleared, DeviceHealthChanged),
-    *(RequestRefused, GroupPlanned, PlanDropped, CheckpointStored, CheckpointWithdrawn),
+    *events.Opening.__args__,
+    *events.Ending.__args__,
+    *(events.PodBound, events.PodAssigned, events.ClaimBound),
+    *(events.NodeInventoried, events.NodeLost, events.NodeCleared, events.DeviceHealthChanged),
+    *(events.RequestRefused, events.GroupPlanned, events.PlanDropped),
+    *(events.CheckpointStored, events.CheckpointWithdrawn),
 )
 """Events that the tables tell of: one that they do not know may be declared void, no other."""
 
@@ -265,13 +224,13 @@ def _read(read: Callable[[], T], otherwise: T) -> T:
     """Return what is read of the log, `otherwise` where it can't be."""
     try:
         return read()
-    except (*DAMAGE, *CONTRADICTION, LedgerError):
+    except (*DAMAGE, *tables.CONTRADICTION, LedgerError):
         return otherwise
 
 
-def _voidable(position: int, event: LedgerEvent) -> bool:
+def _voidable(position: int, event: events.LedgerEvent) -> bool:
     """Tell whether an event that can be read may be declared void all the same."""
-    if isinstance(event, TimeCorrected):
+    if isinstance(event, events.TimeCorrected):
         return bool(false_correction(event, position))
     return isinstance(event, _WITH_ROWS)
 
@@ -282,12 +241,12 @@ class Walk:
     def __init__(
         self,
         connection: Connection,
-        report: Report,
+        report: tables.Report,
         witness: KeptCheckpoint = NO_WITNESS,
         past: ProofStart = NO_PAST,
         *,
-        also_void: Voids = NO_VOIDS,
-        also_withdrawn: Withdrawals = NO_WITHDRAWALS,
+        also_void: acts.Voids = acts.NO_VOIDS,
+        also_withdrawn: acts.Withdrawals = acts.NO_WITHDRAWALS,
     ) -> None:
         start = past.start
         self.position = start.position
@@ -295,14 +254,18 @@ class Walk:
         self.proof = ResumedProof(connection, report, start)
         self._held = HeldByFold(connection, start.folded())
         self._snapshots = SnapshotProof(connection, report)
-        declared = _read(partial(voids_of, connection), NO_VOIDS)
+        declared = _read(partial(acts.voids_of, connection), acts.NO_VOIDS)
         self._voids: dict[int, AbstractSet[str]] = {**declared, **also_void}
-        withdrawn = _read(partial(withdrawals_of, connection, self._voids), NO_WITHDRAWALS)
+        withdrawn = _read(
+            partial(acts.withdrawals_of, connection, self._voids), acts.NO_WITHDRAWALS
+        )
         withdrawals = {**also_withdrawn, **withdrawn}
         stored = {
             event.size: (position, event.note.encode())
-            for position, event in _read(partial(seldom_of, connection, CheckpointStored), _NONE)
-            if isinstance(event, CheckpointStored) and position not in self._voids
+            for position, event in _read(
+                partial(seldom_of, connection, events.CheckpointStored), _NONE
+            )
+            if isinstance(event, events.CheckpointStored) and position not in self._voids
         }
         self.tree = TreeProof(connection, report, witness, withdrawals, stored)
         for leaf in tile_leaves(connection, start.position) if start.position else ():
@@ -310,12 +273,12 @@ class Walk:
         self._connection = connection
         self._report = report
         self._void: set[tuple[int, str]] = set()
-        kinds = (RequestDescribed, DriftFound, DriftResolved)
+        kinds = (events.RequestDescribed, events.DriftFound, events.DriftResolved)
         quoted = _read(partial(seldom_of, connection, *kinds), _NONE) if start.position else []
         self._quotes = Quotes(event for at, event in quoted if at <= start.position)
         self._start = start.position
         self._seals = past.seals
-        self._kinds = kinds_of(schema.ledger_events)
+        self._kinds = tables.kinds_of(schema.ledger_events)
         self._versions: dict[str, int] = dict(start.streams)
         self._at_us = start.at_us
         self.ahead = (0, 0)
@@ -345,12 +308,12 @@ class Walk:
     def take(self, rows: Iterator[Row], progress: Callable[[], None] = lambda: None) -> None:
         """Check rows of the log, in order."""
         try:
-            for page in pages_of(rows):
+            for page in tables.pages_of(rows):
                 if not self._page(page):
                     for row in page:
                         self._row(row)
                 progress()
-        except UnreadableError as error:
+        except tables.UnreadableError as error:
             self._bad(self.position + 1, f"the event is unreadable: {error}")
 
     def _page(self, page: Sequence[Row]) -> bool:
@@ -439,7 +402,7 @@ class Walk:
             self.proof.finish()
             for position, text in self._held.differences():
                 self._report(position, text)
-        except (UnreadableError, *CONTRADICTION) as error:
+        except (tables.UnreadableError, *tables.CONTRADICTION) as error:
             fact = f"{type(error).__name__}: {error}"
             self._report(None, f"the projections can't be compared: {fact}")
 
@@ -460,7 +423,7 @@ class Walk:
         """Report a row whose values are not of their columns; the chain goes on behind it."""
         at, chain = row[0], row[-1]
         self.position = at if type(at) is int else self.position + 1
-        self._bad(self.position, other_types(schema.ledger_events, row))
+        self._bad(self.position, tables.other_types(schema.ledger_events, row))
         self.chain = chain if isinstance(chain, bytes) else b""
 
     def _row(self, row: Row) -> None:
@@ -506,11 +469,11 @@ class Walk:
     def _replay(self, row: Row) -> None:
         position, at_us, void = row[0], row[11], None
         if position in self._voids:
-            void = void_event(self._voids, position, row[13])
-        event: LedgerEvent | None = None
+            void = acts.void_event(self._voids, position, row[13])
+        event: events.LedgerEvent | None = None
         try:
-            event = decode_event(row[3], row[4])
-        except (UnknownEventError, InputError, *CONTRADICTION) as error:
+            event = events.decode_event(row[3], row[4])
+        except (UnknownEventError, InputError, *tables.CONTRADICTION) as error:
             if void is None:
                 self._bad(position, f"the event can't be read by this version: {error}")
                 return
@@ -521,16 +484,16 @@ class Walk:
                 self._bad(position, "the event is sound, and declared void")
             self._void.add((position, void.leaf_hash))
             event = void
-        elif isinstance(event, PositionVoided) and (
+        elif isinstance(event, events.PositionVoided) and (
             (event.position, event.leaf_hash) not in self._void and event.position > self._start
         ):
             self._bad(position, f"the event declares void what is not there: {event.position}")
-        elif isinstance(event, TimeCorrected):
+        elif isinstance(event, events.TimeCorrected):
             fact = false_correction(event, position)
             if fact:
                 self._bad(position, fact)
         assert event is not None, row
-        if self._epoch != self._writer.epoch or isinstance(event, EpochStarted):
+        if self._epoch != self._writer.epoch or isinstance(event, events.EpochStarted):
             self._writes(position, event)
         for fact in self._quotes.untold(position, event):
             self._report(position, fact)
@@ -538,12 +501,12 @@ class Walk:
             self.proof.add(position, at_us, event)
             self._held.add(position, event)
             self._snapshots.add(position, event, lambda: self._held.state)
-        except CONTRADICTION as error:
+        except tables.CONTRADICTION as error:
             fact = f"{type(error).__name__}: {error}"
             self._bad(position, f"the event contradicts itself or those before it: {fact}")
 
-    def _writes(self, position: int, event: LedgerEvent) -> None:
-        if isinstance(event, EpochStarted):
+    def _writes(self, position: int, event: events.LedgerEvent) -> None:
+        if isinstance(event, events.EpochStarted):
             before = self._writer
             if event.epoch <= before.epoch or (before.epoch and event.origin != before.origin):
                 fact = f"epoch={event.epoch}, origin={event.origin}"
@@ -571,7 +534,7 @@ class Walk:
 
     def _times(self) -> None:
         try:
-            if is_corrected(self._connection):
+            if acts.is_corrected(self._connection):
                 position = outside_of_calendar(self._connection)
                 if position is not None:
                     self._report(position, "the true time is outside of the calendar")
@@ -580,13 +543,15 @@ class Walk:
 
     def _streams(self) -> None:
         try:
-            rows = list(rows_of(self._connection, in_key_order(schema.ledger_streams)))
-        except UnreadableError as error:
+            rows = list(
+                tables.rows_of(self._connection, tables.in_key_order(schema.ledger_streams))
+            )
+        except tables.UnreadableError as error:
             self._report(None, f"ledger_streams is unreadable: {error}")
             return
         for row in rows:
-            if not is_typed(schema.ledger_streams, row):
-                self._report(None, other_types(schema.ledger_streams, row))
+            if not tables.is_typed(schema.ledger_streams, row):
+                self._report(None, tables.other_types(schema.ledger_streams, row))
                 return
         streams: dict[str, int] = dict(rows)
         if streams != self._versions:

@@ -22,16 +22,7 @@ from ledger.store import schema
 from ledger.store.archives.segments import archived_up_to, in_archive
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.mending.acts import NO_VOIDS, Voids, void_event, voids_of
-from ledger.store.reading.tables import (
-    CONTRADICTION,
-    UnreadableError,
-    are_typed,
-    fetched,
-    in_key_order,
-    is_typed,
-    other_types,
-    rows_of,
-)
+from ledger.store.reading import tables
 from ledger.store.writing.append import Head
 from ledger.store.writing.statements import Row
 
@@ -146,15 +137,15 @@ def checked_head(connection: Connection) -> Head:
         LedgerError: another process has locked the database.
     """
     try:
-        rows = list(rows_of(connection, in_key_order(schema.ledger_head)))
-    except UnreadableError as error:
+        rows = list(tables.rows_of(connection, tables.in_key_order(schema.ledger_head)))
+    except tables.UnreadableError as error:
         if "locked" in str(error):
             raise LedgerError(f"another process writes this ledger: {error}") from error
         raise CorruptLedgerError(f"the head is unreadable: {error}", position=0) from error
     if len(rows) != 1:
         raise CorruptLedgerError(f"the head must be one row: rows={len(rows)}", position=0)
-    if not is_typed(schema.ledger_head, rows[0]):
-        raise CorruptLedgerError(other_types(schema.ledger_head, rows[0]), position=0)
+    if not tables.is_typed(schema.ledger_head, rows[0]):
+        raise CorruptLedgerError(tables.other_types(schema.ledger_head, rows[0]), position=0)
     number, origin, epoch, holder, position, at_us, chain = rows[0]
     if number != 1 or position < 0:
         raise CorruptLedgerError(
@@ -174,7 +165,7 @@ def _voids(connection: Connection) -> Voids:
     try:
         with connection.begin():
             return voids_of(connection)
-    except (*DAMAGE, *CONTRADICTION) as error:
+    except (*DAMAGE, *tables.CONTRADICTION) as error:
         raise CorruptLedgerError(f"events are unreadable: {error}", position=1) from error
 
 
@@ -195,8 +186,8 @@ def recorded_event(
 def _checked_row(row: Sequence[Any], position: int, previous: bytes) -> bytes:
     if row[0] != position:
         raise CorruptLedgerError(f"an event is missing: next={row[0]}", position=position)
-    if not is_typed(schema.ledger_events, row):
-        raise CorruptLedgerError(other_types(schema.ledger_events, row), position=position)
+    if not tables.is_typed(schema.ledger_events, row):
+        raise CorruptLedgerError(tables.other_types(schema.ledger_events, row), position=position)
     leaf, chain = bytes(row[13]), bytes(row[14])
     if row_leaf(row) != leaf:
         raise CorruptLedgerError(
@@ -257,11 +248,11 @@ def _page(connection: Connection, after: int, size: int) -> tuple[Sequence[Row],
     try:
         with connection.begin():
             head = checked_head(connection).position
-            return fetched(connection, _NEXT, {"after": after, "size": size}), head
-    except (*DAMAGE, UnreadableError) as error:
-        fact = str(error) if isinstance(error, UnreadableError) else fact_of(error)
+            return tables.fetched(connection, _NEXT, {"after": after, "size": size}), head
+    except (*DAMAGE, tables.UnreadableError) as error:
+        fact = str(error) if isinstance(error, tables.UnreadableError) else fact_of(error)
         raise CorruptLedgerError(f"events are unreadable: {fact}", position=after + 1) from error
-    except (MemoryError, *CONTRADICTION) as error:  # a value that is not of its column
+    except (MemoryError, *tables.CONTRADICTION) as error:  # a value that is not of its column
         raise CorruptLedgerError(
             f"events are unreadable: {type(error).__name__}: {error}", position=after + 1
         ) from error
@@ -294,7 +285,7 @@ def proven_chain(rows: Sequence[Row], after: int, previous: bytes) -> bytes | No
     if not rows:
         return previous
     columns = list(zip(*rows, strict=True))
-    if not are_typed(schema.ledger_events, columns):
+    if not tables.are_typed(schema.ledger_events, columns):
         return None
     leaves, chains = columns[13:15]
     if columns[0] != tuple(range(after + 1, after + 1 + len(rows))):
