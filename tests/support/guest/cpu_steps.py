@@ -4,7 +4,7 @@ Random steps of Pods on real cgroups: what is on the disk after each equals what
 Runs in the guest, as root. This module plays the scheduler (who gets which CPUs) and kubelet; our
 own planner and writer do the rest. Whether what they did is right is judged here by plain sets.
 
-    python -m tests.support.guest.cpu_steps FORM RELEASE SEED STEPS CLAIMS
+    python -m tests.support.guest.cpu_steps FORM RELEASE SEED STEPS CLAIMS [systemd]
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from tests.support.guest.kubelet_tree import (
 )
 from tests.support.guest.poller import Claim
 from tests.support.guest.switches import Ran, Switches
+from tests.support.guest.systemd_tree import SystemdTree
 
 EVERY: Final = frozenset(range(8))
 SWITCH: Final = "/sys/devices/system/cpu/cpu{}/online"
@@ -67,7 +68,7 @@ class Came(TypedDict):
 
     `slowest`: seconds that a step took to be in force; `alone`: containers of LSE Pods; `left`:
     what giving back left narrow; `switches`: to containers' processes, `ran` of them on CPUs of
-    others.
+    others; `rewritten`: what systemd changed as it read its units again.
     """
 
     seed: int
@@ -83,6 +84,7 @@ class Came(TypedDict):
     left: list[str]
     switches: int
     ran: list[Ran]
+    rewritten: list[str]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +111,7 @@ class World:
             is left to it into every other container, whoever has it.
         rides: BE Pods may use the CPUs of LSR Pods.
         online: the CPUs that the machine has at the moment.
+        rewritten: what was wrong right after systemd read its units again.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class World:
         self.kernel = kernel
         self.static = bool(seed % 2)
         self.rides = False
+        self.rewritten: list[str] = []
         self.pods: dict[str, Granted] = {}
         self.online = set(EVERY)
         self.switches = Switches()
@@ -147,6 +151,8 @@ class World:
             choices.append("rides")
         if self.online != EVERY or self._spare():
             choices.append("cpu")
+        if isinstance(self.tree, SystemdTree):
+            choices += ["reload"] * 2
         act = self._rng.choice(choices)
         if act == "make":
             return self._make(self._rng.choice(self._kinds), self._rng.choice([1, 2, 2, 3]))
@@ -154,6 +160,8 @@ class World:
             self.claim(without={uid for uid in self.pods if self.pods[uid].kind == "LSR"})
             self.rides = not self.rides
             return act
+        if act == "reload":
+            return self._reload()
         if act == "cpu":
             return self.bring() if self.online != EVERY else self._take()
         pod = self.pods[self._rng.choice(sorted(self.pods))]
@@ -326,6 +334,13 @@ class World:
             assert time.monotonic() < end, "the kernel does not follow"
             time.sleep(0.01)
 
+    def _reload(self) -> str:
+        """Let systemd read its units again, which writes them into cgroups as it pleases."""
+        assert isinstance(self.tree, SystemdTree)
+        self.tree.reload()
+        self.rewritten += list(self.wrong())
+        return "reload"
+
     def _make(self, kind: str, cpus_wanted: int) -> str:
         free = self.online - self.own()
         wanted = cpus_wanted if kind in {"LSE", "LSR", "kubelet"} else 0
@@ -458,6 +473,7 @@ def run(world: World, binder: Binds, seed: int, steps: int) -> Came:
         left=[],
         switches=0,
         ran=[],
+        rewritten=[],
     )
     acts: Counter[str] = Counter()
     try:
@@ -481,6 +497,7 @@ def run(world: World, binder: Binds, seed: int, steps: int) -> Came:
         world.claim(without=set(world.pods))
         world.switches.end()
         came |= {"switches": world.switches.total, "ran": world.switches.ran}
+        came["rewritten"] = world.rewritten
         if world.online != EVERY:
             world.bring()
         binder.give_back()
@@ -494,7 +511,9 @@ def run(world: World, binder: Binds, seed: int, steps: int) -> Came:
 
 
 if __name__ == "__main__":
-    of_form, release, of_seed, many, file = sys.argv[1:]
+    of_form, release, of_seed, many, file, *more = sys.argv[1:]
     major, minor = map(int, release.split("."))
-    made = World(of_form, (major, minor), int(of_seed), Path(file))
+    made = World(
+        of_form, (major, minor), int(of_seed), Path(file), SystemdTree if more else KubeletTree
+    )
     json.dump(run(made, Binder(made), int(of_seed), int(many)), sys.stdout)

@@ -66,6 +66,8 @@ def judge(machine: Guest, came: Came, seen: Seen, steps: int) -> None:
         f" of newborn on CPUs of others {sum(each['times'] for each in came['ran'])};"
         f" {dict(sorted(came['acts'].items()))}\n"
     )
+    for each in came["rewritten"]:
+        sys.stderr.write(f"systemd, reading its units again: {each}\n")
     assert came["wrong"] == []
     assert came["left"] == []
     assert came["steps"] == steps

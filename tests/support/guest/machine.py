@@ -23,7 +23,7 @@ from typing import Final
 
 from tests.support.guest import attendant
 from tests.support.guest.initrd import BOX, PLACE, SHARE, initrd
-from tests.support.guest.programs import BOOT, Kernel, busybox, kernel, qemu
+from tests.support.guest.programs import BOOT, SYSTEMD, Kernel, busybox, kernel, qemu, systemd
 from tests.support.process import ROOT
 
 CPUS: Final = 8
@@ -40,6 +40,13 @@ _ARGUMENTS: Final = (
     "noautogroup",  # commands are sessions of their own, between which `nice` would mean nothing
 )
 _CONTROLLERS: Final = ("cpuset", "cpu,cpuacct", "memory", "pids", "devices", "freezer", "blkio")
+_ENVIRONMENT: Final = (
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    *("HOME=/run/tmp", "TMPDIR=/run/tmp", "PYTHONDONTWRITEBYTECODE=1"),
+)
+_UNITS: Final = "/run/units"
+_OWN_UNITS: Final = ("/run/systemd/system.control", "/run/systemd/transient")
+"""Where systemd writes those that it is asked for while it runs."""
 
 
 class CgroupForm(StrEnum):
@@ -178,6 +185,7 @@ def guest(
     *,
     memory_mib: int = 1536,
     modules: Sequence[str] = BOOT,
+    by_systemd: bool = False,
 ) -> Iterator[Guest]:
     """
     Boot a guest, and end it with the block; it also ends with the process that booted it.
@@ -185,6 +193,7 @@ def guest(
     Args:
         memory_mib: what it may take of this machine, halved over its NUMA nodes.
         modules: of the kernel, with what they stand on.
+        by_systemd: this machine's systemd is the first process, and has one service: ours.
 
     Raises:
         MissingProgramError: this machine lacks a program; with what to install.
@@ -194,7 +203,9 @@ def guest(
     box = folder / BOX
     box.mkdir(parents=True)
     (folder / "initrd").write_bytes(initrd(busybox(), found.modules(modules)))
-    (box / "begin").write_text(_beginning(form))
+    if by_systemd:
+        systemd()
+    (box / "begin").write_text(_beginning(form, by_systemd=by_systemd))
     (box / "begin").chmod(0o755)
     command = ("setpriv", "--pdeathsig", "KILL", *_qemu(folder, found, form, memory_mib))
     with (folder / "console").open("wb") as console:
@@ -232,8 +243,9 @@ def _qemu(folder: Path, found: Kernel, form: CgroupForm, memory_mib: int) -> lis
     return command
 
 
-def _beginning(form: CgroupForm) -> str:
+def _beginning(form: CgroupForm, *, by_systemd: bool) -> str:
     """Return the guest's first process: cgroups, then the attendant; with its end all ends."""
+    attends = f"{shlex.quote(sys.executable)} -I {shlex.quote(attendant.__file__)} {PLACE}"
     if form is CgroupForm.V2:
         mounts = [
             f"$b mount -t cgroup2 none {CGROUPS}",
@@ -247,15 +259,33 @@ def _beginning(form: CgroupForm) -> str:
     lines = [
         "#!/run/busybox sh",
         "b=/run/busybox",
-        "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "export HOME=/run/tmp TMPDIR=/run/tmp PYTHONDONTWRITEBYTECODE=1",
+        *(f"export {each}" for each in _ENVIRONMENT),
         "$b mkdir /run/tmp",
         "$b ip link set lo up",
         *mounts,
-        f"{shlex.quote(sys.executable)} -I {shlex.quote(attendant.__file__)} {PLACE} &",
-        "attendant=$!",
+        *(_to_systemd(attends) if by_systemd else [f"{attends} &", "attendant=$!"]),
         f"echo up > {PLACE}/up",
         "wait $attendant",
         "$b poweroff -f",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _to_systemd(attends: str) -> list[str]:
+    """Return what becomes systemd, which looks for units and generators in folders of ours."""
+    environment = " ".join(f'"{each}"' for each in _ENVIRONMENT)
+    unit = (
+        "[Unit]\nDefaultDependencies=no\n[Service]\nTimeoutSec=infinity\nTasksMax=infinity\n"
+        f"Environment={environment}\nExecStart={attends}\n"
+        f"ExecStartPost=/run/busybox touch {PLACE}/up\n"
+    )
+    target = "[Unit]\nDefaultDependencies=no\nWants=attendant.service\n"
+    return [
+        f"$b mkdir -p {_UNITS}/none {' '.join(_OWN_UNITS)}",
+        f"$b printf %s {shlex.quote(unit)} > {_UNITS}/attendant.service",
+        f"$b printf %s {shlex.quote(target)} > {_UNITS}/guest.target",
+        f"export SYSTEMD_UNIT_PATH={':'.join((*_OWN_UNITS, _UNITS))}",
+        f"export SYSTEMD_GENERATOR_PATH={_UNITS}/none",
+        f"export SYSTEMD_ENVIRONMENT_GENERATOR_PATH={_UNITS}/none",
+        f"exec {SYSTEMD} --system --unit=guest.target --log-target=console",
+    ]

@@ -32,6 +32,7 @@ BOOT: Final = ("virtio_pci", "9pnet_virtio", "9p")
 """Modules without which the guest finds no file of ours."""
 NODE: Final = ("overlay", "bridge", "br_netfilter", "veth", "virtio_net")
 """Modules of a kubelet and its network."""
+SYSTEMD: Final = Path("/usr/lib/systemd/systemd")
 _QEMU: Final = "qemu-system-x86_64"
 _FETCH_SECONDS: Final = 600
 
@@ -72,6 +73,20 @@ def qemu(environ: Mapping[str, str] = os.environ) -> str:
             f"no {_QEMU} to run a guest in: apt-get install --no-install-recommends qemu-system-x86"
         )
     return found
+
+
+def systemd() -> Path:
+    """
+    Return this machine's systemd, which a guest may have as its first process.
+
+    Raises:
+        MissingProgramError: this machine has none; with what to install.
+    """
+    if not SYSTEMD.exists():
+        raise MissingProgramError(
+            f"no {SYSTEMD} to boot a guest with: apt-get install --no-install-recommends systemd"
+        )
+    return SYSTEMD
 
 
 def busybox(environ: Mapping[str, str] = os.environ) -> Path:
