@@ -217,7 +217,6 @@ def read_one(source: InputFile, kind: str, read: Callable[[object], T]) -> T:
 
 
 def _with(settings: Settings, values: Values) -> Settings:
-    """Return the settings with what a file says."""
     for key in keys_of(type(settings)):
         value = values.get(key.path)
         if value is None:

@@ -207,21 +207,15 @@ def _proved(
     except InputError as error:
         if not error.message.startswith("not a ledger"):
             raise
-        kept = _kept(checkpoints, export, public_key)
-        if not kept and not _was_a_ledger(ledger_url(ledger)):
-            raise
+        from ledger.store.place import is_postgres, sqlite_path
+        from ledger.store.proving.damage import was_a_ledger
         from ledger.store.proving.verify import unopened
 
+        kept, url = _kept(checkpoints, export, public_key), ledger_url(ledger)
+        if not kept and (is_postgres(url) or not was_a_ledger(sqlite_path(url))):
+            raise  # a server answers for itself
         fact = error.message.removeprefix("not a ledger: ")
         return _with(unopened(fact), kept), ()
-
-
-def _was_a_ledger(url: str) -> bool:
-    """Tell whether a file still has a ledger's words; a server answers for itself."""
-    from ledger.store.place import is_postgres, sqlite_path
-    from ledger.store.proving.damage import was_a_ledger
-
-    return not is_postgres(url) and was_a_ledger(sqlite_path(url))
 
 
 def _kept(checkpoints: Sequence[Path], export: Path | None, public_key: str | None) -> list[str]:

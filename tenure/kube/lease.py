@@ -157,7 +157,10 @@ class Leadership:
         path = self._lease
         lease = await self._objects.read(path)
         if abs(self._skew()) >= SKEW_MAX:
-            self._warn()
+            if not self._warned:
+                self._warned = True
+                seconds = round(self._skew().total_seconds())
+                _log.error("our clock is wrong: not leading", extra={"ahead_seconds": seconds})
             return _Seen.THEIRS
         if lease is None:
             await self._objects.create(self._path, self._body({}, 0))
@@ -173,12 +176,6 @@ class Leadership:
             body["spec"]["acquireTime"] = spec.get("acquireTime")
         await self._objects.replace(path, body)
         return _Seen.OURS
-
-    def _warn(self) -> None:
-        if not self._warned:
-            self._warned = True
-            seconds = round(self._skew().total_seconds())
-            _log.error("our clock is wrong: not leading", extra={"ahead_seconds": seconds})
 
     def _lapsed(self, lease: Object) -> bool:
         version = lease["metadata"]["resourceVersion"]

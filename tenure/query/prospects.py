@@ -70,17 +70,6 @@ def _names(names: Sequence[str]) -> str:
     return f"{len(names)} nodes: {', '.join(names[:_NODES_SHOWN])}{more}"
 
 
-def _node_rows(prospects: Prospects) -> list[dict[str, Any]]:
-    return [
-        {
-            "node": prospects.names[found.node],
-            "never": found.node in prospects.hopeless,
-            **{key: getattr(found, key) for key in _KEYS},
-        }
-        for found in prospects.findings
-    ]
-
-
 def _note(prospects: Prospects) -> str:
     if not prospects.is_known:
         return _NO_REQUEST
@@ -93,11 +82,18 @@ def _note(prospects: Prospects) -> str:
 
 def record_of(prospects: Prospects) -> dict[str, Any]:
     """Return the JSON keys `now`, `never`, `nodes`, `nearest`, `fragmentation` and `untold`."""
-    found = prospects.fragmentation
+    found, group = prospects.fragmentation, prospects.group
     return {
         "now": prospects.message,
         "never": prospects.never,
-        "nodes": _node_rows(prospects),
+        "nodes": [
+            {
+                "node": prospects.names[each.node],
+                "never": each.node in prospects.hopeless,
+                **{key: getattr(each, key) for key in _KEYS},
+            }
+            for each in prospects.findings
+        ],
         "nearest": nearest_record(prospects.nearest, prospects.names),
         "fragmentation": found
         and {
@@ -105,7 +101,12 @@ def record_of(prospects: Prospects) -> dict[str, Any]:
             "ending": _ending_record(found.ending, prospects.names),
         },
         "note": _note(prospects),
-        "group": _group_record(prospects),
+        "group": group
+        and {
+            "members": group.members,
+            "together": group.together,
+            "next": nearest_record(group.next_one, prospects.names),
+        },
         "untold": list(prospects.untold),
     }
 
@@ -120,17 +121,6 @@ def nearest_record(found: Nearest | None, names: Sequence[str]) -> dict[str, Any
         "other": [{"change": [item.text], "node": names[item.node]} for item in found.others],
         "ending": _ending_record(found.ending, names),
         "cut": list(found.cut),
-    }
-
-
-def _group_record(prospects: Prospects) -> dict[str, Any] | None:
-    group = prospects.group
-    if group is None:
-        return None
-    return {
-        "members": group.members,
-        "together": group.together,
-        "next": nearest_record(group.next_one, prospects.names),
     }
 
 
@@ -181,17 +171,13 @@ def lines_of(prospects: Prospects, told: str = "") -> Iterator[str]:
 def change_lines(found: Nearest, names: Sequence[str]) -> Iterator[str]:
     """Yield one line per change: smaller requests, other wishes, Pods that would have to end."""
     for item in found.smaller:
-        yield f"{_smaller_text(item)}: {names[item.node]}"
+        fits, asked = amount_text(item.fits, item.unit), amount_text(item.asked, item.unit)
+        yield f"ask for {item.name} {fits} instead of {asked}: {names[item.node]}"
     for other in found.others:
         yield f"{other.text}: {names[other.node]}"
     if found.ending is not None:
         note = "" if len(found.ending.holders) == 1 else " (perhaps fewer do)"
         yield f"{_ending_text(found.ending, note)}: {names[found.ending.node]}"
-
-
-def _smaller_text(item: Smaller) -> str:
-    fits, asked = amount_text(item.fits, item.unit), amount_text(item.asked, item.unit)
-    return f"ask for {item.name} {fits} instead of {asked}"
 
 
 def _ending_text(ending: Ending, note: str) -> str:

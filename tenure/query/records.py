@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ledger.domain.amounts import format_bytes, format_cores
-from ledger.domain.cpuset import parse_cpuset
-from tenure.names import CpuName, card_text
+from tenure.names import card_text
 from tenure.output import Column
 from tenure.times import iso_or_none, iso_time
 from tenure.units import format_duration
@@ -68,11 +67,6 @@ def held_text(holder: HolderRow) -> str:
     return f"{holder.node_name}/cpu/{holder.cpuset}" if holder.cpuset else holder.node_name
 
 
-def cpu_record(record: dict[str, Any], name: CpuName) -> dict[str, Any]:
-    """Return the record of a holder of CPUs, with those that were asked for."""
-    return {**record, "held": f"{name.node}/cpu/{parse_cpuset(record['cpuset']) & name.cpus}"}
-
-
 def core_text(record: dict[str, Any]) -> str:
     """Return the share of a device: core percent, or - where no core was asked."""
     if record["device_type"] is None:
@@ -111,14 +105,11 @@ def shown(record: dict[str, Any]) -> dict[str, Any]:
         "alone": "yes" if record["exclusive"] else "",
         "since_text": record["since"][:19] + record["since"][-6:],
         "until_text": record["until"][:19] + record["until"][-6:] if record["until"] else "",
-        "lasted": _lasted(record["seconds"]),
+        "lasted": format_duration(round(record["seconds"] * 1_000_000))
+        if record["seconds"] >= 0.01  # a run without a clock takes microseconds
+        else "",
         "why": why_text(record),
     }
-
-
-def _lasted(seconds: float) -> str:
-    """Return how long it was held; nothing for the microseconds of a run without a clock."""
-    return format_duration(round(seconds * 1_000_000)) if seconds >= 0.01 else ""
 
 
 HOLDER_COLUMNS: Final = (

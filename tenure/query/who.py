@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
+from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
@@ -38,7 +39,7 @@ from tenure.output import (
 )
 from tenure.picture import UNKNOWN_HOLDER, devices_told, untold
 from tenure.query.meant import cards_over, first_known, numbers_called, owner_text
-from tenure.query.records import HOLDER_COLUMNS, HOLDER_KEYS, cpu_record, holder_record, shown
+from tenure.query.records import HOLDER_COLUMNS, HOLDER_KEYS, holder_record, shown
 from tenure.times import iso_or_none, iso_time, read_moment
 
 if TYPE_CHECKING:
@@ -154,7 +155,12 @@ def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
                 answer.out.write(f"{meant}: {found.untold}\n")
                 answer.out.write("last known:\n" if rows else "")
             if rows:
-                _write_table(rows, answer.out, wide=form is OutputFormat.WIDE)
+                wide = form is OutputFormat.WIDE
+                columns = [c for c in HOLDER_COLUMNS if wide or not c.wide]
+                columns = [
+                    c for c in columns if c.key == "pod_path" or any(r.get(c.key) for r in rows)
+                ]
+                write_table(sorted(rows, key=_place), columns, answer.out, wide=wide)
             elif not found.untold:
                 _write_nobody(meant, found.last, sight, answer.out)
             write_lines([*found.unknown, *(one.line for one in found.kernel)], answer.out)
@@ -471,7 +477,9 @@ def _last_before(
 
 def _record(holder: HolderRow, name: Name, now_us: int) -> dict[str, Any]:
     record = holder_record(holder, now_us=now_us)
-    return cpu_record(record, name) if isinstance(name, CpuName) else record
+    if isinstance(name, CpuName):
+        record["held"] = f"{name.node}/cpu/{parse_cpuset(holder.cpuset) & name.cpus}"
+    return record
 
 
 def _free_row(device: Device) -> dict[str, Any]:
@@ -488,12 +496,6 @@ def _free_row(device: Device) -> dict[str, Any]:
         "model": device.model,
         "device_id": device.device_id,
     }
-
-
-def _write_table(rows: Sequence[dict[str, Any]], out: TextIO, *, wide: bool) -> None:
-    columns = [c for c in HOLDER_COLUMNS if wide or not c.wide]
-    columns = [c for c in columns if any(row.get(c.key) for row in rows) or c.key == "pod_path"]
-    write_table(sorted(rows, key=_place), columns, out, wide=wide)
 
 
 def _place(row: Mapping[str, Any]) -> tuple[str, bool, str, int]:

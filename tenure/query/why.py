@@ -130,7 +130,9 @@ def _answer(
     question = WhyQuestion(name=name, output=output)
     if not objects:
         return place.ask("why", answer_why, question)
-    manifests = _manifests(objects)
+    from tenure.manifests import as_admitted, read_manifests
+
+    manifests = as_admitted(read_manifests(objects))
     with place.opened("a service knows its objects: leave --objects out") as source:
         return answer_why(source, question, EVERYBODY, manifests)
 
@@ -169,7 +171,9 @@ def answer_why(
                 uid, _ = sight.binding.get(str(meant), ("", ""))
                 if uid and uid not in {each.pod_uid for each in found}:
                     found.append(PodSummary(pod_uid=uid, namespace=namespace, pod_name=pod))
-                stories = _meant([_story(source, each, sight) for each in found])
+                ever = [_story(source, each, sight) for each in found]
+                there = [story for story in ever if story.state in {WAITING, PLACED}]
+                stories = (there or ever)[-1:]  # one refused at admission if there is no other
             case OwnerName(kind=kind, name=owner, namespace=namespace):
                 within = namespace or sight.namespace or None
                 found = pod_queries.pods(
@@ -248,12 +252,6 @@ class PodStory:
         return tuple(sorted(event.reasons, key=lambda reason: (-reason.nodes, reason.reason)))
 
 
-def _manifests(objects: Sequence[str]) -> Manifests:
-    from tenure.manifests import as_admitted, read_manifests
-
-    return as_admitted(read_manifests(objects))
-
-
 def _prospects(
     source: Ledger, stories: Sequence[PodStory], manifests: Manifests | None, answer: Answer
 ) -> Prospects | None:
@@ -275,12 +273,6 @@ def _prospects(
         answer.warn(each)
     cluster = snapshot_of_ledger(source, objects, settings)
     return prospects_of(stories[0].pod.pod_uid, cluster)
-
-
-def _meant(stories: Sequence[PodStory]) -> list[PodStory]:
-    """Return the newest Pod of a name; one that was refused at admission if there is no other."""
-    there = [story for story in stories if story.state in {WAITING, PLACED}]
-    return [*(there or stories)][-1:]
 
 
 def _story(source: Ledger, pod: PodSummary, sight: Sight) -> PodStory:
@@ -596,7 +588,7 @@ def _device_state(
 ) -> tuple[str, str]:
     """Return the state of a device in a word, and why it is so in a sentence."""
     if device.closed_reason:
-        change = _last_change(device, changes)
+        change = next((c for c in reversed(changes) if c.device_no == device.device_no), None)
         if not device.healthy and change is not None and not change.healthy:
             since = format_time(change.at_us)
             reason = change.reason or "unhealthy"
@@ -613,8 +605,3 @@ def _device_state(
     if memory_left == 0 and device.memory_capacity_bytes:
         return "full", "its memory is given out"
     return "shared", "a Pod that asks for no more than what is left fits"
-
-
-def _last_change(device: Device, changes: Sequence[HealthRow]) -> HealthRow | None:
-    mine = [change for change in changes if change.device_no == device.device_no]
-    return mine[-1] if mine else None

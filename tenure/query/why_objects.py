@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from msgspec.structs import asdict
@@ -150,7 +150,6 @@ class _InObjects:
         }
 
     def names(self, reading: Reading) -> Iterable[Name]:
-        """Return the names that a reading may stand for; of a device none."""
         match reading:
             case DeviceName():
                 return ()
@@ -172,14 +171,12 @@ class _InObjects:
                 return bool(self.pods_of(name))
 
     def there(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return no nodes, but Pods and who controls them."""
         owners = dict.fromkeys(owner for pod in self._pods for owner in self.owners_of(pod))
         kinds = set(OWNER_KINDS.values())
         named = [owner for owner in owners if owner.partition("/")[0] in kinds]
         return (), [*(f"{pod.namespace}/{pod.name}" for pod in self._pods), *named]
 
     def pods_of(self, name: Name) -> list[Document]:
-        """Return the Pods that are meant."""
         match name:
             case PodName(namespace=namespace, name=pod):
                 return [
@@ -221,19 +218,9 @@ def _controller(body: Mapping[str, Any]) -> tuple[str, str]:
 # --- where a Pod stands -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Decided:
-    """What became of the Pods that wait, up to those that are asked about."""
-
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-
-    def others(self, uid: str) -> list[Placed]:
-        """Return who got a place beside a Pod."""
-        return [
-            each
-            for other, each in self.outcomes.items()
-            if other != uid and isinstance(each, Placed)
-        ]
+def _others(decided: Mapping[str, Outcome], uid: str) -> list[Placed]:
+    """Return who got a place beside a Pod."""
+    return [one for other, one in decided.items() if other != uid and isinstance(one, Placed)]
 
 
 def _stories(
@@ -257,18 +244,19 @@ def _stories(
         error = InputError("no Node in the input, so no Pod can be decided")
         raise with_next(error, f"{_PRINT} | tenure why NAMESPACE/POD -")
     settings = with_templates(settings, run.shared_templates)
-    decided = _decide(run, waiting, settings) if waiting else _Decided()
-    for warning in unlike_service([decided.outcomes[uid] for uid in waiting], run.nodes):
+    decided = _decide(run, waiting, settings) if waiting else {}
+    for warning in unlike_service([decided[uid] for uid in waiting], run.nodes):
         answer.warn(warning)
     stories = []
     for pod in pods:
         owner = next(iter(reversed(known.owners_of(pod))), "")
         story = _Story(document=pod, state=PLACED, owner=owner, said=_said(pod.body))
         if is_ended(pod.body):
-            story = replace(story, state=ENDED, message=_end_of(pod.body))
+            told = (text_in(pod.body, "status", key) for key in ("phase", "reason", "message"))
+            story = replace(story, state=ENDED, message=": ".join(filter(None, told)))
         elif pod.uid in held:
             story = replace(story, held=held[pod.uid], message=unread.get(pod.title, ""))
-        elif pod.uid in decided.outcomes:
+        elif pod.uid in decided:
             story = _waits(story, decided)
             if pod.uid in gangs:
                 for why in why_in_part(spec_of(pod.body)):
@@ -281,7 +269,7 @@ def _stories(
     return stories
 
 
-def _decide(run: Run, uids: Collection[str], settings: SchedulingSettings) -> _Decided:
+def _decide(run: Run, uids: Collection[str], settings: SchedulingSettings) -> dict[str, Outcome]:
     """Decide the Pods that wait as a simulation of the whole run does, up to the last of these."""
     last = max(n for n, arrival in enumerate(run.arrivals) if arrival.pod.uid in uids)
     first, rest = run.arrivals[: last + 1], run.arrivals[last + 1 :]
@@ -299,24 +287,24 @@ def _decide(run: Run, uids: Collection[str], settings: SchedulingSettings) -> _D
         keep_nodes=True,
     )
     pairs = zip(some, result.outcomes, strict=True)
-    return _Decided(outcomes={arrival.pod.uid: outcome for arrival, outcome in pairs})
+    return {arrival.pod.uid: outcome for arrival, outcome in pairs}
 
 
 def _group(pod: PodRequest | RefusedPod) -> str:
     return group_name(pod) if isinstance(pod, PodRequest) else ""
 
 
-def _waits(story: _Story, decided: _Decided) -> _Story:
+def _waits(story: _Story, decided: Mapping[str, Outcome]) -> _Story:
     uid = story.document.uid
-    outcome = decided.outcomes[uid]
     story = replace(
         story,
         unread=not_looked_at(story.document.body),
         ahead=tuple(
-            (each.placement.request.path, each.placement.node_name) for each in decided.others(uid)
+            (each.placement.request.path, each.placement.node_name)
+            for each in _others(decided, uid)
         ),
     )
-    match outcome:
+    match decided[uid]:
         case Placed(placement=placement, annotations=annotations):
             held = held_as_placed(placement, annotations)
             return replace(story, state=FITS, held=held, shape=shape_of(placement.request))
@@ -333,12 +321,12 @@ def _with_prospects(
     run: Run,
     manifests: Manifests,
     settings: SchedulingSettings,
-    decided: _Decided,
+    decided: Mapping[str, Outcome],
 ) -> _Story:
     """Return the story with what would make the Pod fit, beside those that come before it."""
     uid = story.document.uid
     objects = objects_of(run, manifests, settings)
-    placed = [held_as_placed(each.placement, each.annotations) for each in decided.others(uid)]
+    placed = [held_as_placed(each.placement, each.annotations) for each in _others(decided, uid)]
     story = replace(
         story, prospects=prospects_of(uid, snapshot_of_objects(objects, settings, placed))
     )
@@ -347,11 +335,6 @@ def _with_prospects(
     bare = snapshot_of_objects(objects, settings)
     alone = what_if_of(bare, uid).decide(bare.requests[uid])
     return replace(story, alone=alone.node_name if isinstance(alone, Placement) else "")
-
-
-def _end_of(body: Mapping[str, Any]) -> str:
-    told = (text_in(body, "status", key) for key in ("phase", "reason", "message"))
-    return ": ".join(filter(None, told))
 
 
 def _said(body: Mapping[str, Any]) -> str:

@@ -29,11 +29,10 @@ from scheduler.usage.capacity import (
 from scheduler.usage.history import history_of
 from scheduler.usage.machines import has_twins
 from scheduler.usage.model import CapacityPoint, History
-from scheduler.usage.others import OthersRows
-from scheduler.usage.unplaced import Unlisted, counted_us, unlisted, with_unplaced
+from scheduler.usage.unplaced import counted_us, unlisted, with_unplaced
 from tenure.exits import with_next
 from tenure.picture import not_counted_words, picture_of_ledger, rows_of_ledgers_others
-from tenure.report.model import Report, ReportSource, Totals, UsageRow, models_in
+from tenure.report.model import Report, ReportSource, Totals, models_in
 from tenure.report.page import render
 from tenure.report.thin import within
 from tenure.report.waiting import CauseRow, Wait, cause_rows, waits_of, waits_within
@@ -117,7 +116,7 @@ def read_report(
                 replace(wait, opened=min(began.get(wait.pod_uid, at), at)) for wait in waits
             )
         told = events_of(connection, SettingsChanged)
-        usage = _usage(ledger, span, window)
+        usage = usage_of(ledger, span, "namespace", window)
         missing = not_counted(ledger, span, window)
         capacity, mean = _capacity(ledger, history) if began is None else ((), None)
         now = period == ALL and began is None
@@ -188,18 +187,6 @@ def _totals(counts: Counts, history: History, proof: VerifyReport | None, *, eve
     )
 
 
-def _usage(ledger: Ledger, span: Span, window: tuple[int, int]) -> tuple[UsageRow, ...]:
-    return tuple(
-        UsageRow(
-            group=row.group,
-            pods=row.pods,
-            gpu_hours=row.gpu_hours,
-            cpu_hours=row.cpu_hours or 0.0,
-        )
-        for row in usage_of(ledger, span, "namespace", window)
-    )
-
-
 def _window(period: Period, history: History, span: Span) -> tuple[int, int]:
     """Return the period within the ledger's own time, in microseconds since the epoch."""
     if period == ALL:
@@ -263,13 +250,15 @@ def load_history(ledger: Ledger, span: Span) -> History:
         created = {each.node_uid: each.facts.created for each in described}
     others = rows_of_ledgers_others(ledger, span)
     devices = [each for each in queries.devices(connection) if each.node_uid not in others.nodes]
+    told = {each.row.position for each in others.unplaced}
+    unnamed = unnamed_queries.unplaced_rows(connection)  # nobody can name their cards
     return history_of(
         span=span,
         nodes=nodes,
         devices=[*devices, *others.devices],
         health=[*others.health, *others.absent, *queries.health_changes(connection)],
         holdings=[*queries.holding_rows(connection), *others.holdings],
-        unplaced=[*_of_inventory(ledger, others), *others.unplaced],
+        unplaced=[*unlisted(row for row in unnamed if row.position not in told), *others.unplaced],
         apart=others.apart,
         first_reserved=queries.first_reserved(connection),
         created=created,
@@ -313,13 +302,6 @@ def not_counted_lines(ledger: Ledger, missing: Sequence[str]) -> Iterator[str]:
         yield not_counted_words(missing, of_objects=ledger.began is not None)
     if ledger.began is not None:
         yield "Pods that ended before are not in the objects: their hours are not known"
-
-
-def _of_inventory(ledger: Ledger, others: OthersRows) -> Iterator[Unlisted]:
-    """Yield what Pods held of cards of the inventory that nobody can name."""
-    told = {each.row.position for each in others.unplaced}
-    rows = unnamed_queries.unplaced_rows(ledger.connection)
-    yield from unlisted(row for row in rows if row.position not in told)
 
 
 def setting(text: str, key: str) -> str:

@@ -347,7 +347,7 @@ def _show(whole: Picture, question: MapQuestion, answer: Answer, *, not_told: st
             answer.note(told)
         write_answer(
             question.output,
-            _csv_rows(picture),
+            list(_rows_of(picture)),
             _MAP_COLUMNS,
             document={
                 **({"untold": not_told} if not_told else {}),
@@ -367,38 +367,35 @@ def _show(whole: Picture, question: MapQuestion, answer: Answer, *, not_told: st
     answer.draw(drawn, screen)
 
 
-def _csv_rows(picture: Picture) -> list[dict[str, Any]]:
+def _rows_of(picture: Picture) -> Iterator[dict[str, Any]]:
     """
-    Return a row per card; each has the Pods beside it that hold cards of its like, not known which.
+    Yield a row per card; each has the Pods beside it that hold cards of its like, not known which.
 
     `unknown_cards` is how many of those cards they hold together. A node without a card that has
     such Pods gets a row without a minor.
     """
-    return [row for node in picture.nodes for group in node.groups for row in _rows_of(node, group)]
-
-
-def _rows_of(node: NodeNow, group: CardGroup) -> Iterator[dict[str, Any]]:
-    about = {
-        "node": node.name,
-        "open": node.is_open,
-        "device_type": group.device_type,
-        "system": group.system,
-        "model": group.model,
-        "unknown_holders": " ".join(pod.path for pod in group.unplaced),
-        "unknown_cards": sum(pod.cards for pod in group.unplaced),
-    }
-    for device in group.devices:
-        yield {
-            **about,
-            "minor": device.minor,
-            "device_id": device.id,
-            "level_percent": device.level_percent,
-            "by_memory": device.by_memory,
-            "tenants": len(device.holders),
-            "closed": not device.is_good,
+    for node, group in ((each, group) for each in picture.nodes for group in each.groups):
+        about = {
+            "node": node.name,
+            "open": node.is_open,
+            "device_type": group.device_type,
+            "system": group.system,
+            "model": group.model,
+            "unknown_holders": " ".join(pod.path for pod in group.unplaced),
+            "unknown_cards": sum(pod.cards for pod in group.unplaced),
         }
-    if group.unplaced and not group.devices:
-        yield about
+        for device in group.devices:
+            yield {
+                **about,
+                "minor": device.minor,
+                "device_id": device.id,
+                "level_percent": device.level_percent,
+                "by_memory": device.by_memory,
+                "tenants": len(device.holders),
+                "closed": not device.is_good,
+            }
+        if group.unplaced and not group.devices:
+            yield about
 
 
 def picture_record(picture: Picture, *, whole: Picture | None = None) -> dict[str, Any]:

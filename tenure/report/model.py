@@ -7,19 +7,10 @@ from dataclasses import dataclass, field
 
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.resources import TYPE_GPU
+from ledger.store.reading.report_rows import UsageRecord
 from scheduler.usage.model import CapacityPoint, History
 from scheduler.usage.picture import NONE, CardGroup, Many, Picture, cards_of, exactly
 from tenure.report.waiting import CauseRow, Wait
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageRow:
-    """GPU-hours and CPU-hours of one group, such as a namespace."""
-
-    group: str
-    pods: int
-    gpu_hours: float
-    cpu_hours: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +73,7 @@ class Report:
     capacity: Sequence[CapacityPoint] = ()
     mean: Mapping[str, float] | None = None
     causes: Sequence[CauseRow] = ()
-    usage: Sequence[UsageRow] = ()
+    usage: Sequence[UsageRecord] = ()
     waits: Sequence[Wait] = ()
     of_objects: bool = False
     notes: Sequence[str] = field(default_factory=tuple)

@@ -81,7 +81,7 @@ def _page(report: Report, budget_bytes: int) -> dict[str, Any]:
     room = budget_bytes - size_of(fitted.document) if fitted.document else 0
     waits, left_out = pack_waits(report.waits, history.start, WAITS_BYTES_MAX + room)
     by_time = history.axis == "time"
-    usage = sorted(report.usage, key=lambda row: (-row.gpu_hours, -row.cpu_hours, row.group))
+    usage = sorted(report.usage, key=lambda row: (-row.gpu_hours, -(row.cpu_hours or 0), row.group))
     waiting = sum(row.pods for row in report.causes)
     return {
         "script": Markup(script),  # noqa: S704 - our own file
@@ -133,11 +133,8 @@ def _data(report: Report, fitted: Fitted, waits: Packed) -> Markup | None:
     """Return the packed history as JSON that no name in it can end early."""
     if fitted.document is None:
         return None
-    extras = {
-        "first": _first_step(report, fitted.steps),
-        "waits": waits,
-    }
-    text = json.dumps({**fitted.document, **extras}, separators=(",", ":"), ensure_ascii=True)
+    document = {**fitted.document, "first": _first_step(report, fitted.steps), "waits": waits}
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=True)
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704 - no tag is left in it
 
 
@@ -171,9 +168,10 @@ def _chart(report: Report) -> dict[str, Any] | None:
     if not bands:
         return None
     mean = report.mean or dict.fromkeys(PARTS, 0.0)
+    over = "the period" if history.axis == "time" else "the events"
     summary = (
         f"Of {cards_of(points[-1].capacity):,.0f} cards {mean['allocated']:.1f} % were allocated"
-        f" and {mean['stranded']:.1f} % stranded in the mean over {_run(history)}."
+        f" and {mean['stranded']:.1f} % stranded in the mean over {over}."
     )
     return {
         "areas": bands,
@@ -182,10 +180,6 @@ def _chart(report: Report) -> dict[str, Any] | None:
         "has_closed": any(point.closed for point in points),
         "has_unknown": any(point.unknown for point in points),
     }
-
-
-def _run(history: History) -> str:
-    return "the period" if history.axis == "time" else "the events"
 
 
 def _percent(value: float) -> str:
@@ -295,13 +289,9 @@ def _band(
     across = [round(_along(history, point.at) * 10, 1) for point in points]
     up = [round(100 - high * 100 / top, 2) for high in roof]
     down = [round(100 - low * 100 / top, 2) for low in floor]
-    there = _steps(across, up)
+    there = " L".join(f"{x:g} {y:g}" for x, y in _corners(across, up))
     back = " ".join(f"L{x:g} {y:g}" for x, y in reversed(list(_corners(across, down))))
     return f"M{there} {back}Z"
-
-
-def _steps(across: Sequence[float], heights: Sequence[float]) -> str:
-    return " L".join(f"{x:g} {y:g}" for x, y in _corners(across, heights))
 
 
 def _corners(across: Sequence[float], heights: Sequence[float]) -> Iterator[tuple[float, float]]:

@@ -204,7 +204,6 @@ class _Grid:
 
     @property
     def rows(self) -> int:
-        """How many lines that takes."""
         return -(-len(self.cells) // self.columns)
 
 

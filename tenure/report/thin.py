@@ -77,7 +77,8 @@ def fit(history: History, budget_bytes: int = PAYLOAD_BYTES_MAX) -> Fitted:
     if size_of(document) <= budget_bytes:
         return Fitted(document=document, steps=steps)
     for count in _fewer(steps, NAMED_STEPS_MIN):
-        thinned = at_steps(history, step_moments(history, count, tick))
+        moments = step_moments(history, count, tick)
+        thinned = _with_holds(history, [one for one in history.holds if _is_shown(one, moments)])
         left_out = len(history.holds) - len(thinned.holds)
         note = (
             f"The slider has {count + 1:,} moments; {left_out:,} of {len(history.holds):,} holdings"
@@ -103,11 +104,6 @@ def step_moments(history: History, steps: int, tick: int) -> tuple[int, ...]:
     """Return the moments that the slider can stand at: ascending, whole ticks, both ends."""
     ticks = (history.end - history.start) // tick
     return tuple(history.start + tick * (ticks * i // steps) for i in range(steps + 1))
-
-
-def at_steps(history: History, moments: Sequence[int]) -> History:
-    """Return the history with only those holds and Pods that one of the moments shows."""
-    return _with_holds(history, [hold for hold in history.holds if _is_shown(hold, moments)])
 
 
 def within(history: History, since: int, until: int) -> History:

@@ -81,7 +81,7 @@ def words_of(
     pods = PodsHere(kubelet)
     held = HeldHere(link, pods, believing)
     words = Words(link=link, keeper=keeper, pods=pods, held=held)
-    words.register(registry)
+    registry.register(words)
     tasks += [link.run(), keeper.run(link), pods.run()]
     own_pod = pod_of_token(options.token)
     return Told(

@@ -81,7 +81,6 @@ class _Frames(FrameBuffer):
         self._header_bytes = 0
 
     def begin(self) -> None:
-        """Begin a turn."""
         self.is_late, self._until = False, 0.0
 
     def __next__(self) -> Frame:
@@ -294,7 +293,9 @@ class Http2Connection(asyncio.Protocol):
                 if stream is not None:
                     self._give_up(stream)
             case events.WindowUpdated() | events.RemoteSettingsChanged():
-                self._send_on()
+                for number, one in list(self._streams.items()):
+                    if one.unsent is not None:
+                        self._send(number, one)
             case events.ConnectionTerminated():
                 self.force_close()
             case _:
@@ -382,11 +383,6 @@ class Http2Connection(asyncio.Protocol):
         )
         stream.since, stream.unsent = self._active, memoryview(body)
         self._send(number, stream)
-
-    def _send_on(self) -> None:
-        for number, stream in list(self._streams.items()):
-            if stream.unsent is not None:
-                self._send(number, stream)
 
     def _send(self, number: int, stream: _Stream) -> None:
         assert stream.unsent is not None, "it is answered"

@@ -67,7 +67,6 @@ class _Seldom(logging.Filter):
         self._left_out = Counter[tuple[str, str]]()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record is written."""
         if record.name not in OF_CALLERS or record.levelno < logging.WARNING:
             return True
         event = record.name, str(record.msg)

@@ -307,7 +307,10 @@ def scheduler(
         error = InputError("no NetworkPolicy has force on nodes' addresses", field="--host-network")
         raise with_next(error, "leave --control-plane out, and close the port by nodes' firewalls")
     for addresses in control_plane or ():
-        _expect_network(addresses)
+        try:
+            ip_network(addresses)
+        except ValueError as error:
+            raise InputError(f"expected addresses: {error}", field="--control-plane") from error
     if api_service != (api_ca is not None):
         fact = "an APIService goes with the authority that it believes"
         option = "--api-ca" if api_service else "--api-service"
@@ -515,13 +518,6 @@ def _believed(service: str, api_ca: Path, proof_keys: list[str]) -> dict[str, ob
         "api_ca": content_of(api_ca).decode(),
         "proof_keys": published(map(public_key, proof_keys)),
     }
-
-
-def _expect_network(text: str) -> None:
-    try:
-        ip_network(text)
-    except ValueError as error:
-        raise InputError(f"expected addresses: {error}", field="--control-plane") from error
 
 
 def _base(url: str, port: str) -> str:

@@ -30,6 +30,7 @@ from scheduler.service.metrics import Metrics
 from scheduler.service.permits import LOOK_SECONDS as PERMIT_SECONDS
 from scheduler.service.replica import Replica
 from scheduler.service.world import Ports
+from tenure.kube.lease import SKEW_MAX
 from tenure.kube.objects import KubeObjects, connected, waiting_helps
 from tenure.kube.reflector import Reflector, SetBackError
 from tenure.serving.background import as_coroutine, tasks_of_process, told_to_stop, unless
@@ -46,7 +47,6 @@ from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.process import Process, ProcessClock
 from tenure.serving.scheduling.replica import (
     be_a_replica,
-    is_skewed,
     label_the_leader,
     leadership_of,
     why_not_ready,
@@ -243,7 +243,7 @@ async def _opened(
     leading = Leading(
         now=clock.monotonic,
         lease_until=lambda: leadership.until,
-        skewed=lambda: is_skewed(objects),
+        skewed=lambda: abs(objects.skew()) >= SKEW_MAX,
         fresh=freshness.why_not,
         quarantined=lambda: freshness.quarantine,
     )
@@ -377,10 +377,8 @@ async def _answer(process: Process, folder: ServingFolder) -> None:
     """Answer kube-scheduler until the process is told to stop, and a while longer."""
     bodies = Bodies(EXTENDER.body_bytes_max * 9 // 8)
     connections = Connections(names=process.options.client_names, bodies=bodies)
-    calls, is_silent = (
-        extender_calls(process.live.extender, process.metrics),
-        process.leading.is_silent,
-    )
+    calls = extender_calls(process.live.extender, process.metrics)
+    is_silent = process.leading.is_silent
     app = calls_app(calls, connections.answering, is_silent)
     body_bytes_max = calls.limits.body_bytes_max
     http2 = Http2(answer=calls.answer_path, body_bytes_max=body_bytes_max, is_silent=is_silent)

@@ -206,10 +206,10 @@ class Keeper:
 async def _keeper(
     options: WebhookOptions, objects: Objects, serving: Serving
 ) -> AsyncIterator[Keeper]:
+    keeps_one = asyncio.Event()
     if options.certificates is not None:
         folder = Folder(options.certificates, serving, names=options.names, clock=_now)
         folder.look()
-        keeps_one = asyncio.Event()
         keeps_one.set()
         yield Keeper(look=as_coroutine(folder.look), keeps_one=keeps_one)
         return
@@ -222,8 +222,6 @@ async def _keeper(
         names=options.names,
         clock=_now,
     )
-
-    keeps_one = asyncio.Event()
 
     async def look() -> None:
         if await follower.look():

@@ -19,7 +19,7 @@ from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.answers import resources_of
 from scheduler.decide.nodes.card_amounts import adopted_amounts, reserved_amounts
-from scheduler.decide.outcome import NodeReasons, Unplaced
+from scheduler.decide.outcome import Unplaced
 from scheduler.record.core import Placed
 from scheduler.usage.picture import NONE, Picture, gpu_groups
 from tenure.card_totals import cards_text, nodes_text, totals_of
@@ -194,14 +194,11 @@ def _write_json(result: Result, out: TextIO) -> None:
 def _placement_text(outcome: Outcome, names: tuple[str, ...], vocabulary: Vocabulary) -> str:
     text = _json(_entry(outcome, vocabulary))
     if isinstance(outcome, Unplaced) and outcome.nodes is not None:
-        return text.removesuffix("{}}}") + _nodes_text(outcome.nodes, names) + "}}"
+        texts = [_json(list(text)) for text in outcome.nodes.texts]
+        codes = zip(names, outcome.nodes.codes, strict=True)
+        nodes = ", ".join(name + texts[code] for name, code in codes)
+        return text.removesuffix("}}}") + nodes + "}}}"
     return text
-
-
-def _nodes_text(reasons: NodeReasons, names: tuple[str, ...]) -> str:
-    texts = [_json(list(text)) for text in reasons.texts]
-    pairs = [name + texts[code] for name, code in zip(names, reasons.codes, strict=True)]
-    return "{" + ", ".join(pairs) + "}"
 
 
 def _write_lines(texts: Iterator[str], out: TextIO) -> None:

@@ -152,7 +152,6 @@ class _Reading:
                 raise InputError(fact, field="event")
 
     def done(self) -> Schedule:
-        """Return what was read."""
         known = {
             path: self._arrivals.get(path)
             or Arrival(at_us=self._start_us, pod=self._subjects.pods[path])

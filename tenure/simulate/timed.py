@@ -194,7 +194,7 @@ class VirtualClock:
                 self._try_group(group, now_us)
 
     def _arrive_alone(self, index: int, request: PodRequest, now_us: int) -> None:
-        shape = self._shape_of(request)
+        shape = self._shapes.setdefault(asked_by(request), len(self._shapes))
         known = self._answers.get(shape)
         if known is not None and known[0] == self._changes:  # nothing changed since it failed
             answer: object = known[1]
@@ -287,10 +287,6 @@ class VirtualClock:
         indices = self._waiting[unit] if isinstance(unit, str) else self._waiting[unit][:1]
         engine = self._simulator.engine
         return any(engine.has_room(self._simulator.request(index), nodes) for index in indices)
-
-    def _shape_of(self, request: PodRequest) -> int:
-        """Return a number that requests share when a decision can't tell them apart."""
-        return self._shapes.setdefault(asked_by(request), len(self._shapes))
 
     def _members_of(self, indices: Iterable[int]) -> dict[str, list[int]]:
         members: dict[str, list[int]] = {}

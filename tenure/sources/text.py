@@ -81,7 +81,8 @@ def parse_source(name: str, content: bytes) -> InputFile:
         except RecursionError as error:
             raise InputError("nested deeper than any manifest", place=name) from error
         except NotJsonError as error:
-            if called_json or not (_may_be_flow_yaml(text) or _DOCUMENT_END in text):
+            is_flow = _QUOTED_KEY.match(text) is None and len(text) <= _FLOW_YAML_MAX
+            if called_json or not (is_flow or _DOCUMENT_END in text):  # `{kind: Pod}` is YAML
                 column = "" if error.column is None else f":{error.column}"
                 place = f"{name}:{error.line}{column}"
                 raise InputError(f"broken JSON: {error.fact}", place=place) from error
@@ -124,11 +125,6 @@ def _unpacked(content: bytes, name: str) -> bytes:
             return file.read(BYTES_MAX + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"broken gzip: {str(error).lower()}", place=name) from error
-
-
-def _may_be_flow_yaml(text: str) -> bool:
-    """Tell `{kind: Pod}` from broken JSON: its first key is not in quotes."""
-    return _QUOTED_KEY.match(text) is None and len(text) <= _FLOW_YAML_MAX
 
 
 def content_of(path: Path) -> bytes:

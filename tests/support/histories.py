@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from ledger.store.reading.report_rows import UsageRecord
 from scheduler.usage.capacity import PARTS
 from scheduler.usage.model import (
     CapacityPoint,
@@ -16,7 +17,7 @@ from scheduler.usage.model import (
     Share,
 )
 from scheduler.usage.picture import exactly
-from tenure.report.model import ModelRow, Report, ReportSource, Totals, UsageRow
+from tenure.report.model import ModelRow, Report, ReportSource, Totals
 from tenure.report.waiting import CauseRow
 
 MONDAY = 1_772_409_600_000_000  # 2026-03-02T00:00:00Z
@@ -183,7 +184,9 @@ def report(history: History, **totals: float | None) -> Report:
             ),
         ),
         usage=tuple(
-            UsageRow(group=name, pods=60 - 9 * i, gpu_hours=900 / (i + 1), cpu_hours=7200 / (i + 1))
+            UsageRecord(
+                group=name, pods=60 - 9 * i, gpu_hours=900 / (i + 1), cpu_hours=7200 / (i + 1)
+            )
             for i, name in enumerate(NAMESPACES)
         ),
     )

@@ -196,10 +196,9 @@ def agent_routes(process: Process, standing: Standing) -> list[Route]:
     namespace = process.options.namespace
 
     def disproved(why: str) -> None:
-        if (
-            process.leading.epoch
-        ):  # else nothing is granted, and who takes it over looks for himself
-            standing.disprove(process, why)
+        # Else nothing is granted, and who takes it over looks for himself.
+        if process.leading.epoch:
+            standing.disproved = process.freshness.quarantine = why
 
     checkpoints = Checkpoints(
         process.options.ledger,

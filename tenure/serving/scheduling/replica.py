@@ -20,7 +20,7 @@ from ledger.domain.resources import LABEL_TENURE_LEADER
 from ledger.store.reading.feed import follow
 from ledger.store.writing.lane import Turn
 from scheduler.service.freshness import Freshness
-from tenure.kube.lease import SKEW_MAX, Leadership, LeaseSettings
+from tenure.kube.lease import Leadership, LeaseSettings
 from tenure.kube.objects import KubeObjects
 from tenure.kube.reflector import Reflector
 from tenure.serving.background import as_coroutine
@@ -54,11 +54,6 @@ def leadership_of(
         return freshness.synced() and not freshness.why_stale() and not recorder.is_away(patience)
 
     return Leadership(objects, settings, _now, time.monotonic, objects.skew, able=able)
-
-
-def is_skewed(objects: KubeObjects) -> bool:
-    """Tell whether our clock was too far off when the API server last answered."""
-    return abs(objects.skew()) >= SKEW_MAX
 
 
 def why_not_ready(process: Process) -> str:

@@ -92,10 +92,6 @@ class Standing:
 
         process.repeat(HEAD_SECONDS, "head", tell)
 
-    def disprove(self, process: Process, why: str) -> None:
-        """Let nothing be granted or recorded any more, until the process starts anew."""
-        self.disproved = process.freshness.quarantine = why
-
     async def _why_not(self, process: Process, pods: Reflector) -> str:
         proofs, path = process.live.proofs, config_map_path(process.options.namespace)
         try:

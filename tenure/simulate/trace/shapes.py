@@ -173,8 +173,8 @@ def write_openb_like(directory: Path, *, nodes: int, seed: int) -> dict[str, int
         for i, s in enumerate(shapes)
     ]
     pod_rows = [_pod_row(rng, i) for i in range(round(nodes * PODS_PER_NODE))]
-    _write(directory / "nodes.csv", NODE_COLUMNS, node_rows)
-    _write(directory / "pods.csv", POD_COLUMNS, pod_rows)
+    write_csv(directory / "nodes.csv", NODE_COLUMNS, node_rows)
+    write_csv(directory / "pods.csv", POD_COLUMNS, pod_rows)
     return {"nodes": len(node_rows), "pods": len(pod_rows)}
 
 
@@ -200,7 +200,8 @@ def _pod_row(rng: random.Random, index: int) -> tuple[object, ...]:
     )
 
 
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write rows with their header."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)

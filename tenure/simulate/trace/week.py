@@ -10,7 +10,6 @@ Layout of the directory, all deterministic in (nodes, pods, seed):
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import random
@@ -31,6 +30,7 @@ from tenure.simulate.trace.shapes import (
     NodeShape,
     PodShape,
     scaled_node_shapes,
+    write_csv,
 )
 
 FORMAT: Final = "tenure-week/v1"
@@ -71,7 +71,7 @@ def write_week(directory: Path, *, nodes: int, pods: int, seed: int) -> dict[str
     faults = _faults(rng, cards)
     _write_json(directory / "cluster.json", {"apiVersion": "v1", "kind": "List", "items": objects})
     _write_lines(directory / "pods.jsonl", manifests)
-    _write_schedule(directory / "schedule.csv", sorted(rows + faults))
+    write_csv(directory / "schedule.csv", COLUMNS, sorted(rows + faults))
     summary = {"nodes": nodes, "cards": len(cards), "pods": pods, "faults": len(faults)}
     _write_json(
         directory / "trace.json",
@@ -162,13 +162,6 @@ def _write_lines(path: Path, values: list[Mapping[str, Any]]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for value in values:
             file.write(json.dumps(value, sort_keys=True, separators=(",", ":")) + "\n")
-
-
-def _write_schedule(path: Path, rows: list[tuple[int, str, str, str]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

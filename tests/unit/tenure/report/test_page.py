@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from ledger.domain.log.events import RefusalReason
+from ledger.store.reading.report_rows import UsageRecord
 from scheduler.usage.model import History, NodeInfo
-from tenure.report.model import Report, UsageRow
+from tenure.report.model import Report
 from tenure.report.page import headline, render
 from tenure.report.waiting import CauseRow, Wait
 from tests.support.histories import report, week
@@ -189,7 +190,7 @@ def test_every_text_of_the_ledger_is_escaped() -> None:
     spoiled = replace(
         report(history),
         causes=(CauseRow(words=evil, pods=1, example=evil, detail=evil, remedy=evil),),
-        usage=(UsageRow(group=evil, pods=1, gpu_hours=1, cpu_hours=1),),
+        usage=(UsageRecord(group=evil, pods=1, gpu_hours=1, cpu_hours=1),),
         notes=(evil,),
         waits=(
             Wait(
