@@ -95,8 +95,6 @@ def with_strays(cgroups: Iterable[CgroupNow], node: NodePlanned) -> NodePlanned:
 
 
 class _Planning:
-    """One plan in the making."""
-
     def __init__(self, tree: CgroupTree, node: NodePlanned) -> None:
         self.v1: Final = tree.version is CgroupVersion.V1
         self.tree: Final = tree

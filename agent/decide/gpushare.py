@@ -11,7 +11,7 @@ Rule: GPU share proposal, "Run the deployment on the node"; GPU-sharing contract
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -196,12 +196,6 @@ def chosen(units: int, waiting: Sequence[Wanting]) -> Wanting:
     return first
 
 
-def wanting_of(pod: SharePod, container: str) -> Wanting | None:
-    """Return a container of a Pod; None where it asks for no memory."""
-    units = dict(pod.containers).get(container)
-    return None if units is None else Wanting(pod=pod, container=container, units=units)
-
-
 def environment(one: Wanting, uuid: str, node_labels: Mapping[str, str]) -> dict[str, str]:
     """
     Return what a container is told of its share.
@@ -231,18 +225,6 @@ def preferred(uuid: str, available: Sequence[str], must: Sequence[str], size: in
 def shares_in(checkpoint: DeviceCheckpoint) -> tuple[DeviceEntry, ...]:
     """Return what kubelet recorded of shares."""
     return tuple(one for one in checkpoint.entries if one.resource == GPUSHARE_MEMORY)
-
-
-def wrong_card(
-    entry: DeviceEntry, uuid: str, minor: int, envs_in: Callable[[bytes], Mapping[str, str]]
-) -> str:
-    """
-    Return which card a container was told that is not its own; nothing where it is.
-
-    One that the system before us answered names its card by index.
-    """
-    told = envs_in(entry.response).get(ENV_NVIDIA_VISIBLE, "")
-    return "" if told in (uuid, str(minor)) else told or "none"
 
 
 def to_mark(

@@ -63,11 +63,6 @@ def name_of(slots: Iterable[str], start: str, number: int) -> str:
     return f"{min(slots)}.{start}.{number}"
 
 
-def qualified(name: str) -> str:
-    """Return the name as kubelet and the runtime are told it."""
-    return f"{KIND}={name}"
-
-
 def given(
     checkpoint: DeviceCheckpoint, names_in: Callable[[bytes], Iterable[str]]
 ) -> dict[str, Given]:

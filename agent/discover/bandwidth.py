@@ -80,7 +80,8 @@ def _p2p_pairs(lines: Sequence[str], cards: Sequence[Card]) -> Pairs:
             address = f"{int(device[3], 16):04x}:{int(device[2], 16):02x}:"
             minors[int(device[1])] = _minor_at(address, cards)
     start = next(number for number, line in enumerate(lines) if _P2P_MATRIX.search(line))
-    columns = _integers(lines[start + 1].replace("D\\D", "")) if start + 1 < len(lines) else []
+    head = lines[start + 1].replace("D\\D", "") if start + 1 < len(lines) else ""
+    columns = [int(word) for word in head.split() if word.isdigit()]
     pairs: Pairs = {}
     for line in lines[start + 2 : start + 2 + len(columns)]:
         words = line.split()
@@ -137,10 +138,6 @@ def _minor_at(address: str, cards: Sequence[Card]) -> int:
     if len(found) != 1:
         raise InputError(f"{len(found)} cards have this bus address: value={address.strip(':.')!r}")
     return found[0]
-
-
-def _integers(line: str) -> list[int]:
-    return [int(word) for word in line.split() if word.isdigit()]
 
 
 def _gbps(word: str) -> float:

@@ -43,24 +43,19 @@ class FileProbe:
     path: Path
 
     def look(self) -> Discovery:
-        """Return the machine of the file. Raises InputError: it describes none; with its place."""
-        return read_machine(self.path)
+        """
+        Read the machine from YAML or JSON: the fields of `Discovery`, each of which has a default.
 
-
-def read_machine(path: Path) -> Discovery:
-    """
-    Read a machine from YAML or JSON: the fields of `Discovery`; what is left out is at its default.
-
-    Raises:
-        InputError: an unknown field, another type, a number that no machine has, two devices with
-            one id; with file and field.
-    """
-    try:
-        value = read_document(path)
-        found: Discovery = checked(decode_value(Discovery, {} if value is None else value, ""))
-    except InputError as error:
-        raise error.at(str(path)) from error
-    return found
+        Raises:
+            InputError: an unknown field, another type, a number that no machine has, two devices
+                with one id; with file and field.
+        """
+        try:
+            value = read_document(self.path)
+            found: Discovery = checked(decode_value(Discovery, {} if value is None else value, ""))
+        except InputError as error:
+            raise error.at(str(self.path)) from error
+        return found
 
 
 def read_document(path: Path) -> object:

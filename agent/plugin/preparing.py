@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from agent.checkpoint import CheckpointError, DeviceCheckpoint
 from agent.decide.isolation import UnknownSizeError
-from agent.decide.slots import Given, given, name_of, qualified, slot_ids, started
+from agent.decide.slots import KIND, Given, given, name_of, slot_ids, started
 from agent.decide.slots_cdi import LISTS, CardEdits, Edits, specification_of
 from agent.plugin import messages
 from agent.plugin.files import SpecFolder
@@ -212,7 +212,7 @@ class SlotPlugin:
         name = self._slots.name_for(ids)
         self._came()
         return Allocated(
-            answer={"cdi_devices": [{"name": qualified(name)}]}, told={"cdi_name": name}
+            answer={"cdi_devices": [{"name": f"{KIND}={name}"}]}, told={"cdi_name": name}
         )
 
     async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:

@@ -29,8 +29,6 @@ from agent.decide.gpushare import (
     to_mark,
     unit_ids,
     wanting,
-    wanting_of,
-    wrong_card,
 )
 from agent.decide.slots import Given
 from agent.decide.slots_cdi import Edits
@@ -164,12 +162,12 @@ class GpuShare:
             uuid = _card_of(self._holdings, entry.pod_uid, entry.container)
             if uuid is None:
                 continue  # of a Pod that is gone, or is not told of yet
-            wrong = wrong_card(entry, uuid, minors.get(uuid, -1), messages.envs_in)
-            if wrong:
+            told = messages.envs_in(entry.response).get(ENV_NVIDIA_VISIBLE, "")
+            if told not in (uuid, str(minors.get(uuid, -1))):  # who answered before us said indexes
                 fact = f"pod_uid={entry.pod_uid}, container={entry.container}"
                 raise OtherCardError(
                     f"kubelet keeps another card for it, delete the pod: {fact},"
-                    f" card={uuid}, told={wrong}"
+                    f" card={uuid}, told={told or 'none'}"
                 )
             known.append(f"{entry.pod_uid}/{entry.container}={uuid}")
         if not known:
@@ -251,9 +249,10 @@ class ShareSlots(SlotPlugin):
             if one.pod_uid not in pods:
                 raise NotYetError(f"kubelet does not tell of the pod: pod_uid={one.pod_uid}")
             pod = pods[one.pod_uid]
-            share = None if pod is None else wanting_of(pod, one.container)
-            if share is None:
+            units = None if pod is None else dict(pod.containers).get(one.container)
+            if pod is None or units is None:
                 return {}
+            share = Wanting(pod=pod, container=one.container, units=units)
             uuid = _card_of(self._holdings, one.pod_uid, one.container) or ""
             check_card(share.pod, uuid, self._cards)
             told = environment(share, uuid, self._labels or {})

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -197,10 +196,6 @@ class Words(Collector):
     keeper: Keeper
     pods: PodsHere
     held: HeldHere
-
-    def register(self, registry: CollectorRegistry) -> None:
-        """Show it in the metrics."""
-        registry.register(self)
 
     def source(self) -> Source:
         """Return whose word counts for a Pod of which all speak."""

@@ -299,18 +299,12 @@ class Confirmer:
             driver=are_all,
             all_known=self._all_known,
         )
-        prepared = self._prepared(faults)
-        claims = None
+        prepared = claims = None
+        if sources.claims is not None:  # a kubelet that knows claims always has that file
+            prepared = self._trusted(sources.claims, CLAIMS_FILE_NAME, sources.claims_path, faults)
         if prepared is not None and answer is not None:
             claims = ClaimsHere(prepared=prepared, listed=answer.claims)
         return read, claims, faults
-
-    def _prepared(self, faults: list[Fault]) -> tuple[PreparedClaim, ...] | None:
-        """Return kubelet's claims; a kubelet that knows claims always has that file."""
-        sources = self._sources
-        if sources.claims is None:
-            return None
-        return self._trusted(sources.claims, CLAIMS_FILE_NAME, sources.claims_path, faults)
 
     def _checkpoint(self, faults: list[Fault]) -> DeviceCheckpoint | None:
         """Return kubelet's file; where there is none, no container was given anything."""

@@ -175,10 +175,12 @@ class _Look:
         live = {one.pod_uid for one in self._there}
         live |= {place.pod_uid for place in self._read.places.values() if place is not None}
         live |= {key[0] for holders in self._on.values() for key in holders}
+        read = self._read  # what a container was made with says nothing of other Pods
+        told = None not in (read.checkpoint, read.given, read.containers)
         return Seen(
             cards=tuple(self._card(card.uuid, outside[card.uuid]) for card in self._cards),
             live=frozenset(live - {""}),
-            complete=self._is_complete(),
+            complete=told and not any(one.reason == POD_UNKNOWN for one in self._faults),
             unread=frozenset(self._unread),
             every_card=self._read.driver,
             disagreements=tuple(sorted(self._faults, key=lambda one: (one.reason, one.message))),
@@ -210,16 +212,6 @@ class _Look:
             if one.container_id not in self._read.inside:
                 words = f"what a container was made with: {one.namespace}/{one.pod_name}/{one.name}"
                 self._fault(SOURCE_AWAY, words)
-
-    def _is_complete(self) -> bool:
-        """
-        Tell whether kubelet and the runtime told all of their Pods.
-
-        What a container was made with says nothing of other Pods, and its own is there.
-        """
-        read = self._read
-        told = None not in (read.checkpoint, read.given, read.containers)
-        return told and not any(one.reason == POD_UNKNOWN for one in self._faults)
 
     # --- kubelet --------------------------------------------------------------------------------
 
