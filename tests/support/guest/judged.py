@@ -32,13 +32,15 @@ def run_steps(
     top = CGROUPS / "cpuset" if machine.form is CgroupForm.V1 else CGROUPS
     machine.run("sh", "-c", f"echo {{}} > {claims}")
     command = (*beside, sys.executable, "-m", "tests.support.guest.poller")
-    poller = machine.start(*command, claims, top / kubepods, EFFECTIVE[machine.form], seconds=3_600)
+    poller = machine.start(
+        *command, claims, top / kubepods, EFFECTIVE[machine.form], seconds=11_000
+    )
     try:
         came = machine.python(
             f"tests.support.guest.{module}",
             *(machine.form, machine.release, str(seed), str(steps), claims),
             *more,
-            seconds=3_000,
+            seconds=10_800,
         )
     finally:
         machine.run("touch", f"{claims}.end")
