@@ -193,6 +193,8 @@ class Inventory:
                 *(self._put(facts[name]) for name in part), return_exceptions=True
             )
             failures += [one for one in outcomes if one is not None]
+            if not all(isinstance(one, LedgerError) for one in failures):
+                break
         if failures:
             raise gravest(failures)
         for name in names:

@@ -22,6 +22,7 @@ from zstandard import (
 from certs.ports import Object
 from ledger.domain.annotations.guarded import given
 from ledger.domain.annotations.wire import TRUE
+from ledger.domain.kube.object_fields import found_in
 from ledger.domain.request.card_names import stands_for_cards
 from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.resources import (
@@ -313,7 +314,8 @@ class PodBook:
             self.proofs.pop(uid, None)
         if pod.node and (before is None or (before.given, before.proof) != (pod.given, pod.proof)):
             self._wakeups.pod_annotations_changed.publish(pod.node)
-        if not pod.node and not pod.ended:
+        # Not `pod.node`: what another system names there has no Pod yet.
+        if not found_in(item, "spec", "nodeName") and not pod.ended:
             metadata = item["metadata"]
             metadata = {key: value for key, value in metadata.items() if key != "managedFields"}
             self._pending[uid] = msgspec.json.encode({**item, "metadata": metadata})

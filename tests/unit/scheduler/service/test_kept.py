@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from certs.ports import Object
-from scheduler.service.kept import NodeBook
+from scheduler.service.kept import NodeBook, PodBook
 from scheduler.service.wakeups import Wakeups
 
 
@@ -46,3 +46,15 @@ def test_a_node_has_changed_where_what_is_kept_is_other() -> None:
     ):
         book.topologies.put("t", item)
         assert book.take_changed() == changed, item
+
+
+@pytest.mark.parametrize("key", ["hami.io/vgpu-node", "volcano.sh/vgpu-node"])
+def test_a_pod_that_another_system_placed_waits_until_it_is_bound(key: str) -> None:
+    """It may have a claim of ours, and its gate is lifted by what is kept of it here."""
+    book = PodBook(frozenset(), Wakeups())
+    metadata = {"uid": "u", "name": "p", "namespace": "ml", "annotations": {key: "n1"}}
+    book.put("u", {"metadata": metadata, "spec": {}})
+    assert book.seen["u"].node == "n1"
+    assert book.pending("u") == {"metadata": metadata, "spec": {}}
+    book.put("u", {"metadata": metadata, "spec": {"nodeName": "n1"}})
+    assert book.pending("u") is None
