@@ -28,7 +28,7 @@ def as_written(pod: Mapping[str, object], vocabulary: Vocabulary) -> Mapping[str
     would not have become what it asks for now is taken as it is: the annotation grants nothing.
 
     Raises:
-        InputError: the annotation does not parse.
+        InputError: the annotation does not parse, or a container is no object.
     """
     annotations = an_object(metadata_of(pod).get("annotations"), "metadata.annotations")
     if ANNOTATION_TENURE_ORIGINAL not in annotations:

@@ -153,8 +153,8 @@ class Proof:
             statements.SLOT_HOLDING: self._slot_held,
             statements.PHASE: self._phase,
             statements.CLOSE: self._closed,
-            statements.HEALTH: partial(self._compared, schema.ledger_device_health),
-            statements.REFUSAL: partial(self._compared, schema.ledger_refusals),
+            statements.HEALTH: partial(self._compared, schema.ledger_device_health, ends=0),
+            statements.REFUSAL: partial(self._compared, schema.ledger_refusals, ends=0),
             statements.PLACE: self._waits,
             statements.CLOSE_PLACE: self._waits_no_more,
         }
@@ -276,10 +276,10 @@ class Proof:
         if found is not None:
             self._open[row[0]].parts.append((table, found))
 
-    def _compared(self, table: Table, row: Row) -> Row | None:
-        """Return the row that is there for this one; report where that, up to its end, differs."""
+    def _compared(self, table: Table, row: Row, ends: int = 2) -> Row | None:
+        """Return the row that is there for this one; report where it, but its end, differs."""
         found = self._recorded[table].take(row)
-        if found is not None and found[: len(row)] != row:
+        if found is not None and found[: len(found) - ends] != row:
             self._differs(row[0], table.name, table.columns.keys(), row, found)
         return found
 

@@ -51,7 +51,8 @@ class Standing:
 
     Attributes:
         incarnation: the one that is open, empty before it was looked at.
-        disproved: why the ledger is not the one that was signed; empty while it is.
+        disproved: why the ledger is not the one that was signed, until the process starts anew;
+            empty while it is.
     """
 
     def __init__(self, options: SchedulerOptions) -> None:
