@@ -44,12 +44,12 @@ from tenure.kube.objects import connected
 from tenure.serving.agent_cpus import CpuReader, make_cpu_reader
 from tenure.serving.agent_reporting import now_text
 from tenure.serving.agent_words import Told, expect_https, kubelet_of, words_of
-from tenure.serving.background import every, tasks_of_process, told_to_stop
+from tenure.serving.background import as_coroutine, every, tasks_of_process, told_to_stop
 from tenure.serving.connections import Connections
 from tenure.serving.cpus_options import CpusOptions, RestoreOptions
 from tenure.serving.cpus_words import CpuWords
 from tenure.serving.listening import announced
-from tenure.serving.memory import give_back
+from tenure.serving.memory import give_back, trim
 from tenure.serving.probes import probes_app
 
 LOCK: Final = "cpus.lock"
@@ -57,10 +57,11 @@ ROUND_SECONDS: Final = 30.0
 """The whole tree and the machine are looked at so often; what is told is acted on at once."""
 SETTLE_SECONDS: Final = 0.01
 PAUSE_SECONDS: Final = 0.25
-"""Between two rounds at most, where they had their share: changes are planned for together."""
+"""Before a round at most: changes are planned for together."""
 SHARE: Final = 0.025
-"""Of a core, that rounds take of the last second and of what follows."""
+"""Of a core: rounds rest for it, as far as the pause allows."""
 SHARE_SECONDS: Final = 1.0
+"""So long before, what was not used counts: the first rounds after it do not rest."""
 AGAIN_SECONDS: Final = 1.0
 ASK_SECONDS: Final = 1.0
 NEW_SECONDS: Final = 5.0
@@ -88,14 +89,16 @@ async def serve_cpus(options: CpusOptions) -> None:
     stopping = told_to_stop()
     registry = CollectorRegistry()
     async with AsyncExitStack() as stack:
-        tasks = await stack.enter_async_context(tasks_of_process())
         session = await stack.enter_async_context(aiohttp.ClientSession())
         node, _ = node_of_token(options.token)
         kubelet = kubelet_of(options, session, node)
-        told = words_of(options, session, kubelet, registry, tasks)
         config = None if options.kubeconfig is None else str(options.kubeconfig)
         objects = await stack.enter_async_context(connected(config))
         tree = stack.enter_context(closing(opened_tree(options)))
+        # The tree is closed once no task watches it, and no thread works on it.
+        stack.push_async_callback(asyncio.get_running_loop().shutdown_default_executor)
+        tasks = await stack.enter_async_context(tasks_of_process())
+        told = words_of(options, session, kubelet, registry, tasks)
         switch = Switch(objects, node, clock=time.monotonic, now=now_text)
         binder = Binder(tree=tree, state=options.state, clock=time.monotonic)
         spoken = CpuWords(told, options.state)
@@ -116,6 +119,7 @@ async def serve_cpus(options: CpusOptions) -> None:
         tasks.append(every(options.look_seconds, "node", rounds.look, failures))
         tasks.append(every(AGAIN_SECONDS, "tell", rounds.tell, failures))
         tasks.append(every(AGAIN_SECONDS, "confirm", spoken.say, failures))
+        tasks.append(every(ROUND_SECONDS, "trim", as_coroutine(trim), failures))
         tasks.append(rounds.run(options.state / LOCK, failures))
         give_back()
         tasks.start()
@@ -191,6 +195,11 @@ def _is_locked(file: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def rests_until(before: float, now: float, used: float) -> float:
+    """Return until when rounds rest, after one that used so many seconds of a core."""
+    return min(max(before, now - SHARE_SECONDS) + used / SHARE, now + PAUSE_SECONDS)
 
 
 class Known:
@@ -325,8 +334,7 @@ class Rounds:
         finally:
             loop.remove_reader(changed)  # or libuv ends us by SIGABRT once the tree is closed
         self._soon.clear()
-        pause = min(self._rests_until - time.monotonic(), PAUSE_SECONDS)
-        await asyncio.sleep(max(pause, SETTLE_SECONDS))
+        await asyncio.sleep(max(self._rests_until - time.monotonic(), SETTLE_SECONDS))
         began = time.process_time()
         try:
             if (allowed := self._switch.allowed) is False and self._binder.is_marked:
@@ -340,14 +348,14 @@ class Rounds:
             made = await asyncio.to_thread(
                 self._binder.round, node, allowed=allowed, whole=whole, doubted=doubted
             )
+            self._worked_at, self._whole_at = now, now if whole else self._whole_at
+            self._note(made)
+            self._rests_until = rests_until(
+                self._rests_until, time.monotonic(), time.process_time() - began
+            )
         except Exception as error:
-            self._problem = str(error)
+            self._problem, self._rests_until = str(error), time.monotonic() + PAUSE_SECONDS
             raise
-        finally:
-            since = max(self._rests_until, time.monotonic() - SHARE_SECONDS)
-            self._rests_until = since + (time.process_time() - began) / SHARE
-        self._worked_at, self._whole_at = now, now if whole else self._whole_at
-        self._note(made)
 
     def _note(self, made: Round) -> None:
         beside = [*self._spoken.problems()]
@@ -393,7 +401,9 @@ class Rounds:
         new = {one.container for one in cgroups}.union(one.pod_uid for one in cgroups) - known
         self._first = {one: self._first.get(one, now) for one in new}
         is_new = any(now - at < NEW_SECONDS for at in self._first.values())
-        if is_new and now - self._asked_at >= ASK_SECONDS:
+        # What kubelet's static policy gives, others leave at once, and we have to know of it.
+        pause = ASK_SECONDS / 2 if made.node.cpus.kubelet_static else ASK_SECONDS
+        if is_new and now - self._asked_at >= pause:
             self._asked_at = now
             self._known.told.pods.somebody_came()
 

@@ -1,7 +1,7 @@
 """
 Looks every 5 ms at what the kernel lets each container use, and at who has CPUs to itself.
 
-Where a look takes longer, it rests as long: who never rests keeps an emulated machine busy.
+Where a look takes longer, it rests as long, 50 ms at most: who never rests keeps a machine busy.
 
 Runs in the guest beside what is tested, shares no code with it, and uses the standard library
 alone. It looks at the cgroups that have processes. Claims are one object of JSON in a file that is

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from prometheus_client import CollectorRegistry
 
-from tenure.serving.cpus import Rounds
+from ledger.domain.errors import InputError
+from tenure.serving.cpus import PAUSE_SECONDS, SHARE, Rounds, rests_until
 
 
 class EndedError(Exception):
@@ -74,6 +77,46 @@ def test_a_round_that_is_cancelled_watches_the_tree_no_more() -> None:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert not asyncio.get_running_loop().remove_reader(changed)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("before", "used", "expected"),
+    [
+        pytest.param(float("-inf"), SHARE, 100.0, id="a second's share after a quiet second"),
+        pytest.param(99.8, SHARE / 10, 99.9, id="a part of it"),
+        pytest.param(100.1, SHARE / 10, 100.2, id="one after the other"),
+        pytest.param(100.2, 10.0, 100.0 + PAUSE_SECONDS, id="never longer than the pause"),
+    ],
+)
+def test_rounds_rest_for_their_share_of_a_core(before: float, used: float, expected: float) -> None:
+    """What a long round owes is forgotten: those after it wait no longer for it."""
+    assert rests_until(before, 100.0, used) == pytest.approx(expected)
+
+
+def test_a_round_that_fails_is_followed_by_a_pause() -> None:
+    """The tree may have changes that only a round reads, and wake us at once."""
+    nothing: list[Any] = []
+    told = SimpleNamespace(
+        link=SimpleNamespace(changed=nothing), pods=SimpleNamespace(changed=nothing)
+    )
+    changed, _ = os.pipe()
+    binder = SimpleNamespace(tree=SimpleNamespace(changed=changed), is_marked=False)
+
+    async def node() -> object:
+        raise InputError("nobody has said yet who has which CPUs")
+
+    async def test() -> None:
+        spoken = SimpleNamespace(soon=(soon := asyncio.Event()))
+        known = SimpleNamespace(told=told, node=node)
+        given = _any(binder), _any(SimpleNamespace(allowed=True)), _any(known), _any(spoken)
+        rounds = Rounds(*given, CollectorRegistry())
+        soon.set()
+        before = time.monotonic()
+        with pytest.raises(InputError):
+            await rounds._round()
+        assert rounds._rests_until >= before + PAUSE_SECONDS
 
     asyncio.run(test())
 
