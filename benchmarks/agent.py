@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import tempfile
 import time
@@ -33,6 +32,7 @@ from agent.decide.slots_cdi import CardEdits, specification_of
 from agent.discover.machine import Card, CardProcess, Discovery
 from agent.plugin.files import SpecFolder
 from agent.witness import said
+from benchmarks.measure import processor_seconds
 from ledger.domain.annotations.proof import ProvenContainer, ProvenDevice
 from ledger.domain.resources import SLOT
 from ledger.signing import published
@@ -240,9 +240,9 @@ def _measure(plane: ControlPlane, folder: Path, port: int, seconds: float) -> No
         _until(lambda: _is_ready(probes), folder)
         _until(lambda: _told(plane) == PODS and Listener.confirmed > 0, folder)
         time.sleep(5)
-        before, began = _processor_seconds(process.pid), time.monotonic()
+        before, began = processor_seconds(process.pid), time.monotonic()
         time.sleep(seconds)
-        used, passed = _processor_seconds(process.pid) - before, time.monotonic() - began
+        used, passed = processor_seconds(process.pid) - before, time.monotonic() - began
         assert process.poll() is None, (folder / "agent.log").read_text()
         resident = _resident_bytes(process.pid)
     finally:
@@ -275,11 +275,6 @@ def _until(holds: Callable[[], bool], folder: Path) -> None:
     while not holds():
         assert time.monotonic() < end, (folder / "agent.log").read_text()
         time.sleep(0.2)
-
-
-def _processor_seconds(pid: int) -> float:
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident_bytes(pid: int) -> int:

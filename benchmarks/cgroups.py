@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from benchmarks.measure import processor_seconds
+from ledger.domain.cpuset import cpuset_of, format_cpuset
 from ledger.domain.topology import Cpu, cpu_topology_of
 from tests.support.cgroup_trees import id_of
 from tests.support.cpu_trees import write_cpus
@@ -74,7 +76,7 @@ class _Node:
     """Its Pods, the first of which has CPU 1; the containers of the others come and go."""
 
     def __init__(self, tree: RealTree, world: CpusWorld) -> None:
-        self._tree, self._all = tree, set(range(os.cpu_count() or 2))
+        self._tree, self._shared = tree, cpuset_of({*range(os.cpu_count() or 2)} - {1})
         paths = [tree.pod(1, containers=[1])]
         paths += [tree.pod(n, "burstable", [n]) for n in range(2, PODS + 1)]
         self._paths = paths
@@ -89,7 +91,7 @@ class _Node:
     def is_bound(self) -> bool:
         """Tell whether every container has the CPUs that it is to have."""
         texts = (self._tree.says(self._own(at)) for at in range(PODS))
-        return [*texts] == ["1", *[_text(self._all - {1})] * (PODS - 1)]
+        return [*texts] == ["1", *[format_cpuset(self._shared)] * (PODS - 1)]
 
     def changes(self) -> Iterator[None]:
         """Remove a container's cgroup, then make that of the next one of its Pod, without end."""
@@ -102,8 +104,8 @@ class _Node:
             self._tree.make(self._own(at))
             status = Cluster.listed[at]["status"]
             new = {**status["containerStatuses"][0], "containerID": f"containerd://{id_of(number)}"}
-            told = {**Cluster.listed[at], "status": {**status, "containerStatuses": [new]}}
-            Cluster.listed = [*Cluster.listed[:at], told, *Cluster.listed[at + 1 :]]
+            pod_now = {**Cluster.listed[at], "status": {**status, "containerStatuses": [new]}}
+            Cluster.listed = [*Cluster.listed[:at], pod_now, *Cluster.listed[at + 1 :]]
             yield
 
     def _own(self, at: int) -> str:
@@ -112,7 +114,7 @@ class _Node:
 
 def _percent(pid: int, seconds: float, changes: Iterator[None]) -> float:
     """Return how much of a core a process used, in percent, while changes came evenly."""
-    began, before, done = time.monotonic(), _processor_seconds(pid), 0
+    began, before, done = time.monotonic(), processor_seconds(pid), 0
     while (passed := time.monotonic() - began) < seconds:
         due = int(passed * A_MINUTE / 60)
         while done < due:
@@ -121,16 +123,7 @@ def _percent(pid: int, seconds: float, changes: Iterator[None]) -> float:
         time.sleep(0.01)
     for _ in range(done % 2):
         next(changes, None)  # what has ended starts again
-    return 100 * (_processor_seconds(pid) - before) / passed
-
-
-def _processor_seconds(pid: int) -> float:
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _text(cpus: set[int]) -> str:
-    return ",".join(map(str, sorted(cpus)))
+    return 100 * (processor_seconds(pid) - before) / passed
 
 
 if __name__ == "__main__":

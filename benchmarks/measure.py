@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 def say(**figures: object) -> None:
@@ -34,6 +35,12 @@ def pinned(core: int) -> list[str]:
     """Return what runs a command on one core, nothing where the machine can't."""
     taskset = shutil.which("taskset")
     return [] if taskset is None else [taskset, "-c", str(core)]
+
+
+def processor_seconds(pid: int) -> float:
+    """Return what a process has used of the processor, in the kernel's ticks."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _processor() -> str:

@@ -23,6 +23,7 @@ from typing import Final
 
 import yaml
 
+from benchmarks.measure import processor_seconds
 from ledger.domain.resources import SLOT
 from tests.support.kube.binaries import programs
 from tests.support.kube.bursts import eventually
@@ -93,14 +94,14 @@ def _measure(plane: ControlPlane, machine: Node, folder: Path, pairs: int) -> No
         eventually(lambda: "by service" in own.whose_word())
         _start(pods, "warm", PART, "tenure")
         assert own.process is not None
-        before = _processor_seconds(own.process.pid)
+        before = processor_seconds(own.process.pid)
         for number in range(pairs):
             kinds = [("ours", PART, "tenure"), ("plain", {}, "default-scheduler")]
             for kind, resources, scheduler in kinds if number % 2 else reversed(kinds):
                 found[kind].append(_start(pods, f"{kind}-{number}", resources, scheduler))
             if number % AT_ONCE == AT_ONCE - 2:
                 pods.remove_all()
-        used = _processor_seconds(own.process.pid) - before
+        used = processor_seconds(own.process.pid) - before
         buckets = _buckets(own)
         pods.remove_all()
         cluster.end()
@@ -156,11 +157,6 @@ def _buckets(own: Agent) -> str:
     found = [(le, float(count)) for le, count in _BUCKET.findall(own.probe("metrics"))]
     whole = found[-1][1]
     return ", ".join(f"{le}s {100 * count / whole:.0f}%" for le, count in found if count)
-
-
-def _processor_seconds(pid: int) -> float:
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / 100
 
 
 if __name__ == "__main__":

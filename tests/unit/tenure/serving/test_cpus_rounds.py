@@ -60,18 +60,10 @@ def test_nobody_is_bound_any_more_before_all_is_given_back() -> None:
 
 def test_a_round_that_is_cancelled_watches_the_tree_no_more() -> None:
     """The tree is closed next, and libuv aborts where it watches a closed descriptor."""
-    nothing: list[Any] = []
-    told = SimpleNamespace(
-        link=SimpleNamespace(changed=nothing), pods=SimpleNamespace(changed=nothing)
-    )
     changed, _ = os.pipe()
-    binder = SimpleNamespace(tree=SimpleNamespace(changed=changed), is_marked=False)
 
     async def test() -> None:
-        switch, known = SimpleNamespace(allowed=True), SimpleNamespace(told=told)
-        spoken = SimpleNamespace(soon=asyncio.Event())
-        given = _any(binder), _any(switch), _any(known), _any(spoken)
-        rounds = Rounds(*given, CollectorRegistry())
+        rounds = _rounds(changed, asyncio.Event())
         waiting = asyncio.create_task(rounds._round())
         await asyncio.sleep(0)
         waiting.cancel()
@@ -97,21 +89,13 @@ def test_rounds_rest_for_their_share_of_a_core(before: float, used: float, expec
 
 def test_a_round_that_fails_is_followed_by_a_pause() -> None:
     """The tree may have changes that only a round reads, and wake us at once."""
-    nothing: list[Any] = []
-    told = SimpleNamespace(
-        link=SimpleNamespace(changed=nothing), pods=SimpleNamespace(changed=nothing)
-    )
     changed, _ = os.pipe()
-    binder = SimpleNamespace(tree=SimpleNamespace(changed=changed), is_marked=False)
 
     async def node() -> object:
         raise InputError("nobody has said yet who has which CPUs")
 
     async def test() -> None:
-        spoken = SimpleNamespace(soon=(soon := asyncio.Event()))
-        known = SimpleNamespace(told=told, node=node)
-        given = _any(binder), _any(SimpleNamespace(allowed=True)), _any(known), _any(spoken)
-        rounds = Rounds(*given, CollectorRegistry())
+        rounds = _rounds(changed, soon := asyncio.Event(), node=node)
         soon.set()
         before = time.monotonic()
         with pytest.raises(InputError):
@@ -119,6 +103,16 @@ def test_a_round_that_fails_is_followed_by_a_pause() -> None:
         assert rounds._rests_until >= before + PAUSE_SECONDS
 
     asyncio.run(test())
+
+
+def _rounds(changed: int, soon: asyncio.Event, **known: object) -> Rounds:
+    """Return rounds that may bind, of a tree that tells by a descriptor that it changed."""
+    nothing: list[Any] = []
+    here = SimpleNamespace(changed=nothing)
+    binder = SimpleNamespace(tree=SimpleNamespace(changed=changed), is_marked=False)
+    facts = SimpleNamespace(told=SimpleNamespace(link=here, pods=here), **known)
+    given = _any(binder), _any(SimpleNamespace(allowed=True)), _any(facts)
+    return Rounds(*given, _any(SimpleNamespace(soon=soon)), CollectorRegistry())
 
 
 def _any(one: object) -> Any:  # noqa: ANN401 - what plays it
