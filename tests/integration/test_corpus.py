@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.claims import command_lines, failures, sums_of
 from tests.support.cli import CommandLine
 from tests.support.corpus import CORPUS, NOW, WAITING, dumps, one_of_each, settle, truth_of
 from tests.support.truth import differences
@@ -203,21 +204,8 @@ def of_ledger_map(truth: Json, line: CommandLine) -> Iterator[str]:
 
 def of_report(truth: Json, line: CommandLine) -> Iterator[str]:
     """Yield how the page's table by model is wrong, summed over the models."""
-    page = line.ask("report", "--no-verify", "-o", "-").out
-    sums = {name: [0, 0] for name in ("Cards", "Free")}
-    for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
-        rows = [
-            [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(CELL, row, re.DOTALL)]
-            for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL)
-        ]
-        if rows and rows[0][:1] == ["Model"] and set(sums) <= set(rows[0]):
-            gpus = [row for row in rows[1:] if len(row) == len(rows[0]) and row[0] != "rdma"]
-            for row in gpus:
-                for name, ends in sums.items():
-                    low, _, high = row[rows[0].index(name)].partition(" to ")
-                    ends[:] = [ends[0] + int(low), ends[1] + int(high or low)]
-    told = {name: {"min": low, "max": high} for name, (low, high) in sums.items()}
-    claim = {"Cards": truth["totals"]["cards"], "Free": truth["totals"]["free"]}
+    told = sums_of(line.ask("report", "--no-verify", "-o", "-").out)
+    claim = {key: truth["totals"][key] for key in ("cards", "free")}
     yield from differences(claim, told, "report")
 
 
@@ -225,13 +213,26 @@ LAST_LINE: Final = re.compile(
     r"^GPU: \S+ of (?P<cards>.* cards?) allocated \((?P<percent>.*?)%\), (?P<left>.*)$",
     re.MULTILINE,
 )
-CELL: Final = r"<t[hd][^>]*>(.*?)</t[hd]>"
 OF_LEDGER: Final = {
     "who": of_who,
     "status": of_status,
     "map-of-ledger": of_ledger_map,
     "report": of_report,
 }
+
+
+@pytest.mark.parametrize("dump", one_of_each("claims"))
+def test_what_is_claimed_of_command_lines(dump: str, line: CommandLine) -> None:
+    """Every command says of files and of their ledger what the report's right answer says."""
+    claims = truth_of(dump)["claims"]
+    recorded = False
+    found = {}
+    for case, asked in command_lines(claims, dump).items():
+        if asked.of_ledger and not recorded:
+            line.ask("simulate", str(CORPUS / dump / "dump.json"), "--now", NOW)
+            recorded = True
+        found[case] = list(failures(asked, line, CORPUS / dump / "dump.json"))
+    settle(found)
 
 
 def test_every_system_is_told_of_in_at_least_three_dumps() -> None:
@@ -268,6 +269,8 @@ def test_what_waits_exists() -> None:
     cases |= {
         f"{command} {dump}" for dump in dumps("totals") for command in (*OF_LEDGER, "last-lines")
     }
+    for dump in dumps("claims"):
+        cases |= command_lines(truth_of(dump)["claims"], dump).keys()
 
     assert cases >= WAITING
 
@@ -286,6 +289,8 @@ def test_what_waits_exists() -> None:
         pytest.param({"a": {"includes": [3]}}, {"a": [1, 3]}, 0, id="one among others"),
         pytest.param({"a": {"includes": [3]}}, {"a": [1]}, 1, id="not among others"),
         pytest.param({"a": {"contains": "n1"}}, {"a": "node n1"}, 0, id="named"),
+        pytest.param({"a": {"none_of": [3, 4]}}, {"a": 3}, 1, id="one of the wrong readings"),
+        pytest.param({"a": {"none_of": [3, 4]}}, {"a": 5}, 0, id="none of the wrong readings"),
         pytest.param({"nodes": [{"node": "n", "x": 1}]}, {"nodes": [{"node": "m"}]}, 1, id="node"),
         pytest.param(
             {"groups": [{"units": {"r": 1, "s": 2}, "cards": 3}]},

@@ -9,6 +9,9 @@ Json = Any
 KEYS = {"nodes": ("node",), "holders": ("namespace", "name"), "unplaced": ("namespace", "name")}
 """By what the entries of a list are told apart."""
 
+READINGS = {"any_of", "none_of", "includes", "contains"}
+"""What may stand instead of a value."""
+
 
 def differences(claim: Json, told: Json, where: str = "") -> Iterator[str]:
     """
@@ -16,9 +19,10 @@ def differences(claim: Json, told: Json, where: str = "") -> Iterator[str]:
 
     A mapping claims its own keys. A list claims all its entries, in any order; of nodes those
     alone. Instead of a value there may stand `{"any_of": [claim]}` where several readings
-    are right, `{"includes": [claim]}` for a list that may have more, and `{"contains": text}`.
+    are right, `{"none_of": [claim]}` of wrong ones, `{"includes": [claim]}` for a list that
+    may have more, and `{"contains": text}`.
     """
-    if isinstance(claim, Mapping) and claim.keys() & {"any_of", "includes", "contains"}:
+    if isinstance(claim, Mapping) and claim.keys() & READINGS:
         yield from _reading(claim, told, where)
     elif _is_range(claim) or _is_range(told):
         if _ends(claim) != _ends(told):
@@ -55,6 +59,10 @@ def _reading(claim: Mapping[str, Json], told: Json, where: str) -> Iterator[str]
         if all(any(differences(each, told, where)) for each in claim["any_of"]):
             words = " or ".join(_words(each) for each in claim["any_of"])
             yield f"{where}: {words} is right, told is {_words(told)}"
+    elif "none_of" in claim:
+        for each in claim["none_of"]:
+            if not any(differences(each, told, where)):
+                yield f"{where}: {_words(each)} is wrong, told is {_words(told)}"
     elif "contains" in claim:
         if claim["contains"] not in str(told):
             yield f"{where}: {claim['contains']!r} is to be named, told is {_words(told)}"
