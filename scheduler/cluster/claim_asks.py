@@ -43,6 +43,7 @@ _NOBODY: Final = Asked(driver="", attributes={}, capacity={})
 _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
 _EXACTLY: Final = frozenset({"allocationMode", "count", "deviceClassName", "selectors"})
 _CONSTRAINED: Final = frozenset({"distinctAttribute", "matchAttribute", "requests"})
+NOT_THERE: Final = "no slice, class or claim is in the input, or the run has a schedule"
 BY_PLUGIN: Final = "cards by number beside those of slices: which are the same is not known"
 
 
@@ -94,6 +95,10 @@ class ClaimWorld:
     asked: Mapping[str, AskedByPod] = field(default_factory=dict)
     beyond: Mapping[str, str] = field(default_factory=dict)
     dra: Dra = field(default_factory=Dra)
+
+    def why_not(self, uid: str) -> str:
+        """Return why a Pod with claims is not decided, empty where it is."""
+        return "" if uid in self.asked else self.beyond.get(uid, NOT_THERE)
 
 
 def claim_world(

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.object_fields import found_in, items_in, section
 from ledger.domain.request.rules import forbidden
-from ledger.domain.resources import GATE_TENURE_GANG
+from ledger.domain.resources import GATE_TENURE_GANG, KAI_FRACTIONS, SCHEDULER_NAME
 from scheduler.cluster.documents import is_ended
 
 _ANYWHERE: Final = frozenset(
     {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "name", "projected", "secret"}
 )
 """Kinds of volumes that every node has; `name` is the volume's own."""
-_GATED: Final = "scheduling gates (not to be scheduled until they are lifted)"
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _CONTAINERS: Final = ("initContainers", "containers")
 _SPREAD: Final = "topologySpreadConstraints"
 _NAMED_MAX: Final = 5
-CLAIMS: Final = "resource claims"
-"""Looked at in a simulation alone, as far as docs/dra.md says."""
+_ALIKE: Final = frozenset({"default-scheduler", "koord-scheduler", SCHEDULER_NAME})
+"""The schedulers whose rules those of a simulation are."""
+NOT_DECIDED: Final = "not decided: "
+"""What begins the message of a field that nothing here judges."""
 
 
 Unread = tuple[str, Sequence[str]]
@@ -35,8 +37,7 @@ def not_looked_at(body: Mapping[str, Any]) -> tuple[str, ...]:
     Rule: cli.md, Predicates: those that are listed there are ours, all others kube-scheduler's. An
     object that can't be read as the API describes it says nothing here; decoding refuses it.
     """
-    found = sorted(set(_found(section(body, "spec"))))
-    return (*found, *([_GATED] if gate_errors(body) else []))
+    return tuple(sorted(set(_found(section(body, "spec")))))
 
 
 def by_other_pods(body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -62,14 +63,39 @@ def gate_errors(body: Mapping[str, Any]) -> tuple[FieldError, ...]:
 
     Rule: Kubernetes, Pod Scheduling Readiness.
     """
+    fact = "scheduling is blocked until the gate is lifted: "
     return tuple(
-        forbidden(
-            f"spec.schedulingGates[{number}]",
-            f"scheduling is blocked until the gate is lifted: {gate.get('name', '')}",
-        )
-        for number, gate in enumerate(items_in(body, "spec", "schedulingGates"))
-        if gate.get("name") != GATE_TENURE_GANG
+        forbidden(f"spec.schedulingGates[{number}]", f"{fact}{gate}")
+        for number, gate in _gates(body)
     )
+
+
+def gates_of(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the gates that others lift."""
+    return tuple(gate for _, gate in _gates(body))
+
+
+def _gates(body: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+    for number, gate in enumerate(items_in(body, "spec", "schedulingGates")):
+        if gate.get("name") != GATE_TENURE_GANG:
+            yield number, str(gate.get("name", ""))
+
+
+def not_decided(body: Mapping[str, Any], of_claims: str) -> Iterator[FieldError]:
+    """
+    Yield what of a Pod can't be judged here, so that it has no place.
+
+    Args:
+        of_claims: why its claims can't be, empty where they can.
+    """
+    if items_in(body, "spec", "resourceClaims") and of_claims:
+        yield _undecided("spec.resourceClaims", of_claims)
+    for key in KAI_FRACTIONS & section(body, "metadata", "annotations").keys():
+        yield _undecided(annotation_path(key), "KAI's")
+
+
+def _undecided(field: str, why: str) -> FieldError:
+    return FieldError(field=field, reason="FieldValueNotSupported", message=f"{NOT_DECIDED}{why}")
 
 
 def by_pod(found: Iterable[Unread]) -> Iterator[str]:
@@ -97,10 +123,10 @@ def _found(spec: Mapping[str, Any]) -> Iterator[str]:
             yield words
     if items_in(spec, _SPREAD):
         yield "topology spread"
-    if items_in(spec, "resourceClaims"):
-        yield CLAIMS
     for volume in items_in(spec, "volumes"):
         yield from (f"volume {kind}" for kind in volume if kind not in _ANYWHERE)
+    if (scheduler := spec.get("schedulerName")) and scheduler not in _ALIKE:
+        yield f"schedulerName {scheduler} (decided here by our rules)"
     containers = [each for key in _CONTAINERS for each in items_in(spec, key)]
     for container in containers:
         if any("hostPort" in port for port in items_in(container, "ports")):

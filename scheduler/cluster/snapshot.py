@@ -39,6 +39,7 @@ from ledger.domain.resources import (
     ANNOTATION_TENURE_ADMITTED,
     LABEL_HOSTNAME,
 )
+from ledger.domain.vocabulary import Vocabulary
 from ledger.store.archives.segments import segments_of
 from ledger.store.open import Ledger
 from ledger.store.reading.kept import events_of
@@ -152,7 +153,7 @@ def objects_of(cluster: Cluster, objects: Documents, settings: SchedulingSetting
         if _is_managed(document):
             managed.add(request.uid)
             if not errors:
-                stored = stored_names(document.body, settings.vocabulary)
+                stored = stored_as(document, settings.vocabulary)
                 requests[request.uid] = replace(requests[request.uid], stored=stored)
     managed |= {pod.pod_uid for pod in cluster.adopted if pod.source == DEVICE_ALLOCATED}
     return FileObjects(
@@ -408,6 +409,11 @@ def names_a_node(request: PodRequest) -> bool:
         )
         for term in terms or ()
     )
+
+
+def stored_as(document: Document, vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Return by which names of devices nodes have to advertise what a Pod asks for."""
+    return stored_names(document.body, vocabulary) if _is_managed(document) else ()
 
 
 def _is_managed(document: Document) -> bool:

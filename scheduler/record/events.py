@@ -47,7 +47,9 @@ from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request import extended
 from ledger.domain.request.requests import DeviceDemand, PodRequest, gpu_core_percent, group_name
+from ledger.domain.resources import NVIDIA_GPU
 from ledger.domain.systems import SystemPart
 from scheduler.cluster.model import HealthChange, RefusedPod
 from scheduler.decide.outcome import Placement, Unplaced
@@ -479,21 +481,25 @@ def preemption(event: PreemptionDecided, at_us: int) -> NewEvent:
 
 
 def shape_of(request: PodRequest) -> str:
-    """Return the request in short: `4 x whole gpu, 8 cpu, 32 GiB`."""
-    parts = [_demand_text(demand) for demand in request.devices]
-    parts.append(f"{format_cores(request.cpu_milli)} cpu")
-    if request.cpuset is not None:
-        parts[-1] += f" pinned ({request.cpuset.bind_policy})"
-    parts.append(format_bytes(request.memory_bytes))
+    """Return the request in short: `4 x nvidia.com/gpu, 8 cpu, 32 GiB`."""
+    written = extended.held(request.snapshot)
+    parts = [_demand_text(demand, written) for demand in request.devices]
+    parts += [f"{amount} x {name}" for name, amount in request.extended]
+    if request.cpu_milli:
+        pinned = f" pinned ({request.cpuset.bind_policy})" if request.cpuset else ""
+        parts.append(f"{format_cores(request.cpu_milli)} cpu{pinned}")
+    if request.memory_bytes:
+        parts.append(format_bytes(request.memory_bytes))
     return ", ".join(parts)
 
 
-def _demand_text(demand: DeviceDemand) -> str:
+def _demand_text(demand: DeviceDemand, written: Mapping[str, int]) -> str:
     if demand.device_type != GPU:
         return f"{demand.count} x {demand.core_percent} {demand.device_type}"
     part = demand.memory_bytes or max(demand.core_percent, demand.memory_ratio_percent) % 100
     if demand.exclusive and not part:
-        return f"{demand.count} x whole {demand.device_type}"
+        name = NVIDIA_GPU if written.get(NVIDIA_GPU) == demand.count else "whole gpu"
+        return f"{demand.count} x {name}"
     parts = ["alone"] if demand.exclusive else []
     if demand.core_percent:
         parts.append(f"{format_cards(demand.core_percent)} core")

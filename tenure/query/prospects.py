@@ -34,14 +34,14 @@ _NO_REQUEST: Final = (
 
 
 def write_prospects(
-    prospects: Prospects, output: OutputFormat, out: TextIO, message: str = ""
+    prospects: Prospects, output: OutputFormat, out: TextIO, message: str = "", when: str = "now"
 ) -> None:
     """Write what would help, and with `-o wide` first every node; `message` is written already."""
     if output is OutputFormat.WIDE and prospects.findings:
         out.write("\n")
         _write_nodes(prospects, out)
     out.write("\n")
-    out.writelines(f"{one_line(line)}\n" for line in lines_of(prospects, message))
+    out.writelines(f"{one_line(line)}\n" for line in lines_of(prospects, message, when))
 
 
 def _write_nodes(prospects: Prospects, out: TextIO) -> None:
@@ -135,16 +135,16 @@ def _ending_record(ending: Ending | None, names: Sequence[str]) -> dict[str, Any
     return {"node": names[ending.node], "pods": [holder.path for holder in ending.holders]}
 
 
-def lines_of(prospects: Prospects, told: str = "") -> Iterator[str]:
+def lines_of(prospects: Prospects, told: str = "", when: str = "now") -> Iterator[str]:
     """Yield what would help, for people; `told` is a message that they have read already."""
     found, names = prospects.nearest, prospects.names
     if note := _note(prospects):
         yield f"note: {note}"
     if found is not None and found.fits is not None:
-        yield f"{'alone' if prospects.group else 'now'} it would fit on {names[found.fits]}"
+        yield f"{'alone' if prospects.group else when} it would fit on {names[found.fits]}"
     elif found is not None:
         if prospects.message != told:
-            yield f"now: {prospects.message}"
+            yield f"{when}: {prospects.message}"
         changes = list(change_lines(found, names))
         yield "it would fit (each one decided):" if changes else "no single change makes it fit"
         yield from (f"  {line}" for line in changes)

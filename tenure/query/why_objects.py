@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from msgspec.structs import asdict
+from msgspec import structs
 
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import found_in, items_in, section, spec_of, text_in
 from ledger.domain.kube.pod_spec import why_in_part
 from ledger.domain.log.events import PodObserved, RefusalReason
 from ledger.domain.request.requests import PodRequest, group_name
-from scheduler.cluster.constraints import not_looked_at
+from scheduler.cluster.constraints import NOT_DECIDED, gates_of, not_looked_at
 from scheduler.cluster.documents import Document, is_ended
 from scheduler.cluster.model import RefusedPod
 from scheduler.cluster.rebuilt import held_as_placed
@@ -53,7 +53,7 @@ from tenure.query.meant import first_of, owner_text
 from tenure.query.prospects import record_of, write_prospects
 from tenure.query.records import ENDED, FITS, PLACED, REFUSED, WAITING
 from tenure.query.why import write_reasons, write_records
-from tenure.simulate.inputs import as_stored, manifest_run
+from tenure.simulate.inputs import manifest_run
 from tenure.simulate.model import Run
 from tenure.simulate.render import devices_of
 from tenure.simulate.results import Outcome
@@ -63,6 +63,7 @@ from tenure.version import tenure_version
 SEED: Final = 42
 """As of `tenure simulate`; no policy but `random` draws."""
 _AHEAD_SHOWN: Final = 4
+_CLAIMS: Final = ("spec", "resourceClaims")
 _PRINT: Final = "kubectl get nodes,pods -A -o json"
 _COLUMNS: Final = (
     Column(key="path", title="POD"),
@@ -87,6 +88,7 @@ class _Story:
         said: what kube-scheduler or kubelet said of it, by the object.
         ahead: Pods that wait before it and get a place, as (path, node).
         alone: the node that would take it without these; empty for none.
+        gates: what it waits for, where that is all that keeps it from being decided.
     """
 
     document: Document
@@ -100,6 +102,7 @@ class _Story:
     said: str = ""
     ahead: tuple[tuple[str, str], ...] = ()
     alone: str = ""
+    gates: tuple[str, ...] = ()
     prospects: Prospects | None = None
 
     @property
@@ -234,7 +237,6 @@ def _stories(
         answer.warn(warning)
     for each in run.unreadable:
         answer.warn(each)
-    run = as_stored(run, manifests, settings)
     held = {event.pod_uid: event for event in run.adopted}
     unread = {each.object: each.text for each in run.unreadable}
     waiting = {arrival.pod.uid for arrival in run.arrivals} & {pod.uid for pod in pods}
@@ -264,8 +266,10 @@ def _stories(
         else:
             story = replace(story, state=REFUSED, message=unread.get(pod.title, ""))
         stories.append(story)
-    if len(stories) == 1 and stories[0].state == WAITING:
-        stories = [_with_prospects(stories[0], run, manifests, settings, decided)]
+    first = stories[0]
+    waits = (first.state == WAITING or first.gates) and len(stories) == 1
+    if waits and first.document.uid not in run.claims_there.asked:
+        stories = [_with_prospects(first, run, manifests, settings, decided)]
     return stories
 
 
@@ -305,15 +309,24 @@ def _waits(story: _Story, decided: Mapping[str, Outcome]) -> _Story:
         ),
     )
     match decided[uid]:
-        case Placed(placement=placement, annotations=annotations):
-            held = held_as_placed(placement, annotations)
-            return replace(story, state=FITS, held=held, shape=shape_of(placement.request))
+        case Placed(placement=placement) as placed:
+            shape = shape_of(placement.request)
+            return replace(story, state=FITS, held=_holding(placed), shape=shape)
         case Unplaced(request=request, message=message, reasons=reasons):
             return replace(
                 story, state=WAITING, message=message, reasons=reasons, shape=shape_of(request)
             )
-        case RefusedPod(message=message):
-            return replace(story, state=REFUSED, message=message)
+        case RefusedPod(message=message, errors=errors):
+            gates = gates_of(story.document.body)
+            is_held = len(gates) == len(errors)
+            return replace(story, state=REFUSED, message=message, gates=gates if is_held else ())
+
+
+def _holding(placed: Placed, among: Collection[str] | None = None) -> PodObserved:
+    """Return what a place gives, of what claims give that which is `among` these ids."""
+    held = held_as_placed(placed.placement, placed.annotations)
+    claimed = (each for each in placed.claimed if among is None or each.device_id in among)
+    return structs.replace(held, shares=(*held.shares, *claimed))
 
 
 def _with_prospects(
@@ -326,7 +339,8 @@ def _with_prospects(
     """Return the story with what would make the Pod fit, beside those that come before it."""
     uid = story.document.uid
     objects = objects_of(run, manifests, settings)
-    placed = [held_as_placed(each.placement, each.annotations) for each in _others(decided, uid)]
+    cards = {card.device_id for node in run.nodes for card in node.devices}
+    placed = [_holding(each, cards) for each in _others(decided, uid)]
     story = replace(
         story, prospects=prospects_of(uid, snapshot_of_objects(objects, settings, placed))
     )
@@ -365,9 +379,10 @@ def _write(stories: Sequence[_Story], output: OutputFormat, answer: Answer) -> N
         story = stories[0]
         answer.out.writelines(f"{one_line(line)}\n" for line in _head(story))
         if story.reasons:
-            write_reasons([*map(asdict, story.reasons)], answer.out)
+            write_reasons([*map(structs.asdict, story.reasons)], answer.out)
         if story.prospects is not None:
-            write_prospects(story.prospects, output, answer.out, story.message)
+            when = "without them" if story.gates else "now"
+            write_prospects(story.prospects, output, answer.out, story.message, when)
         return
     whys = [story.reasons[0].reason if story.reasons else story.message for story in stories]
     texts = ({"held": _held(story), "why": why} for story, why in zip(stories, whys, strict=True))
@@ -387,12 +402,14 @@ def _head(story: _Story) -> Iterator[str]:
             if story.message:
                 yield f"what it holds can't be read: {story.message}"
         case "fits":
-            yield f"{path} waits, asks for {story.shape}; it would get {_held(story)} now"
+            yield f"{path} waits, asks for {_asks(story)}; it would get {_held(story)} now"
         case "waiting":
-            yield f"{path} waits, asks for {story.shape}"
+            yield f"{path} waits, asks for {_asks(story)}"
             yield story.message
+        case _ if story.gates:
+            yield f"{path} is held by its scheduling gates: {', '.join(story.gates)}"
         case _:
-            yield f"{path} is not decided: {story.message}"
+            yield f"{path} is not decided: {story.message.replace(NOT_DECIDED, '')}"
     if story.said:
         yield story.said
     if story.unread:
@@ -402,6 +419,12 @@ def _head(story: _Story) -> Iterator[str]:
         yield f"{_before(story)}; without them it would fit on {story.alone}"
     elif story.ahead and story.state in {WAITING, FITS}:
         yield _before(story)
+
+
+def _asks(story: _Story) -> str:
+    claims = [str(each.get("name")) for each in items_in(story.document.body, *_CLAIMS)]
+    named = f"what its claims {', '.join(claims)} ask for" if claims else ""
+    return ", ".join(filter(None, (named, story.shape))) or "nothing that is counted"
 
 
 def _before(story: _Story) -> str:
@@ -442,7 +465,7 @@ def _record(story: _Story) -> dict[str, Any]:
         "message": story.message,
         "said": story.said,
         "shape": story.shape,
-        "reasons": [*map(asdict, story.reasons)],
+        "reasons": [*map(structs.asdict, story.reasons)],
         "not_looked_at": list(story.unread),
         "ahead": [{"pod": path, "node": node} for path, node in story.ahead],
         "alone": story.alone or None,

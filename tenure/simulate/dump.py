@@ -36,7 +36,7 @@ def ledger_of_files(files: Sequence[str], *, decide: bool = False) -> Iterator[L
     from scheduler.cluster.documents import is_ended
     from scheduler.decide.settings import SchedulingSettings
     from tenure.manifests import as_admitted, read_manifests, warn_of
-    from tenure.simulate.inputs import as_stored, manifest_run
+    from tenure.simulate.inputs import manifest_run
     from tenure.simulate.runner import RunRecord, run_simulation, unlike_service
 
     manifests, settings = as_admitted(read_manifests(files)), SchedulingSettings()
@@ -49,10 +49,8 @@ def ledger_of_files(files: Sequence[str], *, decide: bool = False) -> Iterator[L
         settings=settings,
         start_us=now_us + MICROSECONDS,
         as_far_as_read=True,
-        may_ask_by_claims=True,
     )
     warn_of(run, files)
-    run = as_stored(run, manifests, settings)
     if not decide:
         run = replace(run, arrivals=(), unread=())
     elif ended := sum(is_ended(pod.body) for pod in pods):

@@ -11,12 +11,17 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.extended import by_number
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.claim_asks import ClaimWorld, claim_world
-from scheduler.cluster.constraints import CLAIMS, by_other_pods, keeps_others_off, not_looked_at
+from scheduler.cluster.constraints import (
+    by_other_pods,
+    keeps_others_off,
+    not_decided,
+    not_looked_at,
+)
 from scheduler.cluster.documents import Document
 from scheduler.cluster.mending import asked_as_far_as_read, cluster_as_far_as_read
-from scheduler.cluster.model import Cluster, Pod, RefusedPod
+from scheduler.cluster.model import Cluster, Pod, asking
 from scheduler.cluster.objects import asked_by, cluster_of, node_reader, pending_of
-from scheduler.cluster.snapshot import objects_of
+from scheduler.cluster.snapshot import stored_as
 from scheduler.decide.settings import SchedulingSettings
 from tenure.manifests import Manifests, as_admitted, read_manifests
 from tenure.simulate.claiming import decided_in
@@ -34,7 +39,7 @@ def read_manifest_run(
     """Read files as a run. Raises InputError: as `manifest_run` and `read_schedule`."""
     manifests = as_admitted(read_manifests(paths))
     run = manifest_run(
-        manifests, settings=settings, start_us=start_us, may_ask_by_claims=schedule is None
+        manifests, settings=settings, start_us=start_us, is_timed=schedule is not None
     )
     return run if schedule is None else _scheduled(run, manifests, schedule, settings)
 
@@ -45,7 +50,7 @@ def manifest_run(
     settings: SchedulingSettings,
     start_us: int,
     as_far_as_read: bool = False,
-    may_ask_by_claims: bool = False,
+    is_timed: bool = False,
 ) -> Run:
     """
     Return the run that these objects describe.
@@ -54,7 +59,7 @@ def manifest_run(
 
     Args:
         as_far_as_read: an object that can't be read is left out and named, as for `tenure map`.
-        may_ask_by_claims: Pods with claims are decided with them where that can be.
+        is_timed: no Pod with claims is decided.
 
     Raises:
         InputError: an object that can't be read; with file, line and field.
@@ -65,15 +70,23 @@ def manifest_run(
     pending = pending_of(manifests)
     offers = frozenset(name for node in cluster.nodes for name in node.extended)
     asked = [asks(document, settings.vocabulary) for document in pending]
-    pods = [pod if isinstance(pod, RefusedPod) else by_number(pod, offers) for pod in asked]
-    world = ClaimWorld()
-    if may_ask_by_claims:
-        nodes = {node.name: node for node in cluster.nodes}
-        world = decided_in(claim_world(nodes, manifests, pending), pods)
+    nodes = {node.name: node for node in cluster.nodes}
+    world = ClaimWorld() if is_timed else claim_world(nodes, manifests, pending)
+    asked = [by_number(pod, offers) if isinstance(pod, PodRequest) else pod for pod in asked]
+    world = decided_in(world, asked)
+    pods = [
+        asking(
+            replace(pod, stored=stored_as(document, settings.vocabulary)),
+            tuple(not_decided(document.body, world.why_not(document.uid))),
+        )
+        if isinstance(pod, PodRequest)
+        else pod
+        for document, pod in zip(pending, asked, strict=True)
+    ]
     unread = [
         (f"{document.namespace}/{document.name}", words)
         for document in pending
-        if (words := _unread(document, world))
+        if (words := not_looked_at(document.body))
     ]
     repelling = sum(keeps_others_off(document.body) for document in manifests.of_kind("Pod"))
     if repelling:
@@ -92,18 +105,6 @@ def manifest_run(
     )
 
 
-def as_stored(run: Run, manifests: Manifests, settings: SchedulingSettings) -> Run:
-    """Return the run with the names that its Pods are stored with, as nodes advertise them."""
-    requests = objects_of(run, manifests, settings).requests
-    arrivals = [
-        replace(each, pod=replace(each.pod, stored=requests[each.pod.uid].stored))
-        if isinstance(each.pod, PodRequest) and each.pod.uid in requests
-        else each
-        for each in run.arrivals
-    ]
-    return replace(run, arrivals=arrivals)
-
-
 def _undecided(pods: Iterable[tuple[Document, Pod]]) -> Iterator[str]:
     """Yield the gangs of which kube-scheduler may refuse members by where the others are."""
     gangs: dict[str, set[str]] = {}
@@ -115,13 +116,6 @@ def _undecided(pods: Iterable[tuple[Document, Pod]]) -> Iterator[str]:
     for name, constraints in sorted(gangs.items()):
         if constraints:
             yield f"gang {name}: not decided: {', '.join(sorted(constraints))}"
-
-
-def _unread(document: Document, world: ClaimWorld) -> tuple[str, ...]:
-    """Return what of a Pod is not looked at, its claims with what is beyond us of them."""
-    found, why = not_looked_at(document.body), world.beyond.get(document.uid, "")
-    said = [] if document.uid in world.asked else [f"{CLAIMS} ({why})" if why else CLAIMS]
-    return tuple(word for each in found for word in (said if each == CLAIMS else [each]))
 
 
 def _scheduled(run: Run, manifests: Manifests, schedule: Path, settings: SchedulingSettings) -> Run:

@@ -81,12 +81,19 @@ def written(line: CommandLine, objects: Sequence[Object]) -> str:
 
 def decided(line: CommandLine, *objects: Object) -> dict[str, Object]:
     """Return the placements of a run by the name of the Pod, of which the ledger is proved."""
-    done = line.ask("simulate", written(line, objects), *NOW, "-o", "json")
+    path = written(line, objects)
+    done = line.ask("simulate", path, *NOW, "-o", "json")
     assert done.code == 0, done.err
     told = json.loads(done.out)
     assert line.ask("verify").code == 0
     replayed = line.ask("ledger", "replay")
     assert replayed.code == 0, replayed.out
+    for each in told["placements"]:
+        one = json.loads(line.run("why", f"ml/{each['name']}", path, "-o", "json").out)
+        message = (each["unschedulable"] or {"message": ""})["message"]
+        mine = (each["node"], each["devices"], message)
+        assert (one["node"], one["devices"], one["message"]) == mine
+        assert one["state"] == "fits" if each["node"] else one["state"] in {"waiting", "refused"}
     found = {each["name"]: each for each in told["placements"]}
     return {**found, "": told["summary"]}
 
@@ -444,25 +451,62 @@ def test_a_template_that_nobody_made_is_said(line: CommandLine) -> None:
         ),
     ],
 )
-def test_what_is_beyond_us_is_a_warning(line: CommandLine, spec: Object, why: str) -> None:
-    """The Pod is decided without its claims, as it is said of it."""
-    found = decided(line, *pure(), device_class(), waiting("x", spec), user("a", "x"))
+def test_what_is_beyond_us_is_not_decided(line: CommandLine, spec: Object, why: str) -> None:
+    """The Pod stays where it is, with the name of the field; others are decided."""
+    objects = [*pure(), device_class(), waiting("x", spec), waiting("y")]
+    found = decided(line, *objects, user("a", "x"), user("b", "y"))
 
-    (warning,) = found[""]["warnings"]
-    assert warning.startswith("ml/a: not looked at: resource claims (")
-    assert why in warning
-    assert found["a"]["devices"] == {}
+    said = found["a"]["unschedulable"]["message"]
+    assert said.startswith("spec.resourceClaims: not decided: ")
+    assert why in said
+    assert (found["a"]["node"], cards(found["b"])) == (None, ["GPU-n1-0"])
+    answer = line.run("why", "ml/a", written(line, [*objects, user("a", "x")]))
+    assert answer.out.startswith("ml/a is not decided: spec.resourceClaims: "), answer.out
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        pytest.param([node("n1")], id="no object of claims in the input"),
+        pytest.param(
+            [*pure(), device_class(), waiting("x")], id="it asks for a card of its own besides"
+        ),
+    ],
+)
+def test_claims_that_nobody_can_judge_leave_their_pod_where_it_is(
+    line: CommandLine, objects: list[Object]
+) -> None:
+    """No node takes it, as if it had asked for nothing."""
+    asks = user("a", "x")
+    asks["spec"]["containers"] = [container(limits={"nvidia.com/gpu": 1})]
+    found = decided(line, *objects, asks)
+
+    assert found["a"]["unschedulable"]["message"].startswith("spec.resourceClaims: not decided: ")
+
+
+def test_a_plain_pod_does_not_fit_where_a_claim_before_it_has_the_card(line: CommandLine) -> None:
+    """What would help is told beside those that come first."""
+    own = gpu_device(0)
+    sliced = [card("gpu-0", own["id"])]
+    plain = pod(container(limits={"nvidia.com/gpu": 1}), name="plain", uid="p", namespace="ml")
+    objects = [node("n1"), device(own), resource_slice(sliced, node="n1"), device_class()]
+    objects += [waiting("mine"), user("a", "mine"), plain]
+    decided(line, *objects)
+    answer = line.run("why", "ml/plain", written(line, objects))
+
+    assert "decided after 1 Pod that waits too: ml/a on n1" in answer.out
+    assert "now it would fit" not in answer.out
 
 
 @pytest.mark.parametrize("told", ["x", ["x"], [{"name": ["x"]}]])
-def test_a_status_that_cant_be_read_is_a_warning(line: CommandLine, told: object) -> None:
+def test_a_status_that_cant_be_read_is_not_decided(line: CommandLine, told: object) -> None:
     """It is no end of the run."""
     asks = user("a", "x")
     asks["status"] = {"phase": "Pending", "resourceClaimStatuses": told}
     found = decided(line, *pure(), device_class(), waiting("x"), asks)
 
-    (warning,) = found[""]["warnings"]
-    assert "esourceClaimStatuses" in warning or "name: expected a text" in warning
+    said = found["a"]["unschedulable"]["message"]
+    assert "esourceClaimStatuses" in said or "name: expected a text" in said
 
 
 def test_a_request_of_no_class_is_refused(line: CommandLine) -> None:

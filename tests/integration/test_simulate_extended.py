@@ -163,7 +163,7 @@ def test_what_is_not_looked_at_is_said_of_each_pod_and_in_sum(line: CommandLine)
         {"hugepages-2Mi": "4Mi", "ephemeral-storage": "1Gi"},
         affinity={"podAffinity": required, "podAntiAffinity": required},
         topologySpreadConstraints=[{"maxSkew": 1, "topologyKey": "zone"}],
-        resourceClaims=[{"name": "r", "resourceClaimName": "x"}],
+        schedulerName="hami-scheduler",
         volumes=[
             {"name": "v", "persistentVolumeClaim": {"claimName": "c"}},
             {"name": "w", "emptyDir": {}},
@@ -177,7 +177,7 @@ def test_what_is_not_looked_at_is_said_of_each_pod_and_in_sum(line: CommandLine)
         "hugepages-2Mi",
         "pod affinity",
         "pod anti-affinity",
-        "resource claims",
+        "schedulerName hami-scheduler (decided here by our rules)",
         "topology spread",
         "volume persistentVolumeClaim",
     ]
@@ -244,9 +244,7 @@ def test_a_gated_pod_is_not_scheduled_and_our_own_gate_is_ours(line: CommandLine
 
     assert found["gated"]["node"] is None
     assert "example.com/wait" in found["gated"]["unschedulable"]["message"]
-    assert json.loads(answer.out)["summary"]["warnings"] == [
-        "ml/gated: not looked at: scheduling gates (not to be scheduled until they are lifted)"
-    ]
+    assert json.loads(answer.out)["summary"]["warnings"] == []
     assert found["ours"]["node"] == "n1"
 
 

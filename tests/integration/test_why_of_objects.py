@@ -112,13 +112,13 @@ def cluster() -> list[Object]:
         ),
         pytest.param(
             gpu_pod(GPU, name="p"),
-            "ml/p waits, asks for 1 x whole gpu, 0 cpu, 0 B; it would get n1 gpu:? now",
+            "ml/p waits, asks for 1 x nvidia.com/gpu; it would get n1 gpu:? now",
             id="it would get a place",
         ),
         pytest.param(
             gpu_pod(GPU, name="p", schedulingGates=[{"name": "acme.io/later"}]),
-            "ml/p is not decided: spec.schedulingGates[0]: Forbidden: scheduling is blocked until"
-            " the gate is lifted: acme.io/later",
+            "ml/p is held by its scheduling gates: acme.io/later\n\n"
+            "without them it would fit on n1",
             id="a gate keeps it",
         ),
         pytest.param(
@@ -194,9 +194,7 @@ def test_pods_that_wait_before_it_are_named(line: CommandLine) -> None:
         in (answer.out)
     )
     assert "0/2 nodes are available: 2 Insufficient gpu devices." in answer.out
-    assert "ml/first waits, asks for 2 x whole gpu, 0 cpu, 0 B; it would get n2 gpu:0,1 now" in (
-        first.out
-    )
+    assert "ml/first waits, asks for 2 x nvidia.com/gpu; it would get n2 gpu:0,1 now" in (first.out)
 
 
 def test_the_scheduler_of_the_cluster_is_quoted(line: CommandLine) -> None:

@@ -141,7 +141,7 @@ def test_a_pod_that_no_node_takes_is_recorded_with_its_reasons_counted() -> None
     assert (said.stage, said.pod_uid, said.shape) == (
         "scheduling",
         "pod-p",
-        "1 x whole gpu, 0 cpu, 0 B",
+        "1 x whole gpu",
     )
     [reason] = said.reasons
     assert isinstance(reason, RefusalReason)
