@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _ARCHIVED: Final = (
     "its event is in an archive: what it holds of cards by number or claim is not known"
 )
+_BY_CLAIM: Final = "allocated to claim "
 UNKNOWN_HOLDER: Final = "unknown holder"
 """The closed reason of a device that a Pod may hold whose device nobody can name."""
 _SHOWN_MAX = 4
@@ -151,7 +152,8 @@ def devices_told(source: Ledger, node: str) -> list[Device]:
         if uid not in others.nodes or all(each in real for each in mine):
             found += mine  # cards with an id are asked for by their holders
             keys = {key: keys[key] for key in keys if key in others.apart}
-            keys = {key: each for key, each in keys.items() if not each.device_id}
+            by_claim = [key for key, each in keys.items() if _BY_CLAIM in each.closed_reason]
+            keys = {k: each for k, each in keys.items() if not each.device_id or k in by_claim}
         found += (
             replace(each, closed_reason=UNKNOWN_HOLDER)
             if key in unknown and not each.closed_reason

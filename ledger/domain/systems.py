@@ -80,11 +80,18 @@ class Claimant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptClaim:
-    """An allocated claim that is not told by Pods which run there, with those it is for."""
+    """
+    An allocated claim that is not told by Pods which run there.
+
+    Attributes:
+        pods: those that it is for; none where they are gone.
+        state: why none of them tells of it; empty = no Pod uses it.
+    """
 
     claim: str
     parts: tuple[SystemPart, ...]
     pods: tuple[Claimant, ...] = ()
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

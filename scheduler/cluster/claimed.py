@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import structs
+
 from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, accounts_of
 from ledger.domain.dialects.dra.drivers import LookedAt
 from ledger.domain.dialects.dra.objects import pools_of, read_slice
@@ -21,7 +23,7 @@ from ledger.domain.log.events import ClaimObserved
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
 from scheduler.cluster.claims import Dra
-from scheduler.cluster.documents import Document, Documents
+from scheduler.cluster.documents import Document, Documents, is_ended
 from scheduler.cluster.dra import is_of_dra
 from scheduler.gate.claims import Allocated, ClaimSeen, claim_seen
 from scheduler.gate.decide import Accounted, Unaccounted
@@ -49,10 +51,12 @@ def holders_of_own(
         return (), dra
     held = list[ClaimObserved]()
     split = set[str]()
+    ended = {pod.uid: is_ended(pod.body) for pod in objects.of_kind("Pod")}
     for document in _of_kind(objects, "ResourceClaim"):
         event = _held(document, nodes, told, own)
         if event is not None:
-            held.append(event)
+            users = tuple(one for one in event.consumers if not ended.get(one.uid, True))
+            held.append(structs.replace(event, consumers=users))
             split.add(f"{event.namespace}/{event.claim_name}")
     claims = (
         replace(one, parts=tuple(part for part in one.parts if part.key not in own))

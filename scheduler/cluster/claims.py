@@ -67,13 +67,37 @@ class DraPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraClaim:
-    """An allocated claim; `pods` are (name, uid) of those that it is reserved for."""
+    """
+    An allocated claim.
+
+    Attributes:
+        pods: (name, uid) of those that it is reserved for.
+        others: `resource/name` of what else it is reserved for, such as a PodGroup.
+    """
 
     namespace: str
     name: str
     node: str
     parts: tuple[DraPart, ...]
     pods: tuple[tuple[str, str], ...]
+    others: tuple[str, ...] = ()
+    is_deleted: bool = False
+
+    def state_without(self, ended: Mapping[str, bool]) -> str:
+        """Return why no Pod tells of it; `ended`: UID of a Pod of the input -> it has ended."""
+        facts = ["being deleted"] if self.is_deleted else []
+        if self.others:
+            facts.append(f"reserved for {', '.join(self.others)}")
+        elif self.pods:
+            gone = [uid for _, uid in self.pods if uid not in ended]
+            what = "is not there" if len(self.pods) == 1 else "are not there"
+            if not gone:
+                what = "has ended" if len(self.pods) == 1 else "have ended"
+            names = ", ".join(name for name, _ in self.pods)
+            facts.append(f"its Pod{'s' * (len(self.pods) > 1)} {what} ({names})")
+        elif facts:
+            facts.append("no Pod uses it")
+        return ", ".join(facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +158,16 @@ def with_claims(systems: DeviceSystems, given: Given, node: str) -> DeviceSystem
     return replace(systems, cards=cards, others=more.others, claims=more.claims)
 
 
-def given_by_claims(dra: Dra, placed: Mapping[str, str]) -> Given:
+def given_by_claims(
+    dra: Dra, placed: Mapping[str, str], ended: Mapping[str, bool] | None = None
+) -> Given:
     """
     Return each node's devices, and each Pod's part of them.
 
     Args:
         placed: UID of a Pod -> the node where it runs. What a claim keeps for nobody, or for others
             than these, is said of the node.
+        ended: UID of every Pod that there is -> it has ended; None = nobody told.
     """
     cards: dict[tuple[str, str, str], list[DraDevice]] = {}
     others: dict[str, Counter[str]] = {}
@@ -170,9 +197,14 @@ def given_by_claims(dra: Dra, placed: Mapping[str, str]) -> Given:
             there = [uid for _, uid in claim.pods if placed.get(uid) == node]
             for uid in there:
                 parts.setdefault(uid, []).extend(some_parts)
-            away = [Claimant(name=pod, uid=uid) for pod, uid in claim.pods if uid not in there]
-            if away or not claim.pods:
-                told = KeptClaim(claim=name, parts=tuple(some_parts), pods=tuple(away))
+            away = [
+                Claimant(name=pod, uid=uid)
+                for pod, uid in claim.pods
+                if uid not in there and (ended is None or not ended.get(uid, True))
+            ]
+            if away or not there:
+                state = "" if away else claim.state_without(ended or {})
+                told = KeptClaim(claim=name, parts=tuple(some_parts), pods=tuple(away), state=state)
                 kept.setdefault(node, []).append(told)
     return Given(
         systems={

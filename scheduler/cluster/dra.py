@@ -192,6 +192,12 @@ def _claims(claims: Sequence[Document]) -> Iterator[DraClaim]:
                 for each in items_in(status, "reservedFor")
                 if each.get("resource") == "pods"
             ),
+            others=tuple(
+                f"{text_in(each, 'resource')}/{text_in(each, 'name')}"
+                for each in items_in(status, "reservedFor")
+                if each.get("resource") != "pods"
+            ),
+            is_deleted=bool(found_in(document.body, "metadata", "deletionTimestamp")),
         )
 
 

@@ -89,7 +89,8 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         warnings += found
     dra = dra_of(objects)
     claims, rest = holders_of_own(nodes, dra, objects)
-    given = given_by_claims(rest, {document.uid: node for document, node in placed})
+    ended = {pod.uid: is_ended(pod.body) for pod in objects.of_kind("Pod")}
+    given = given_by_claims(rest, {document.uid: node for document, node in placed}, ended)
     nodes = {
         name: replace(
             facts,

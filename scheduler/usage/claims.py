@@ -19,6 +19,7 @@ from ledger.domain.resources import TYPE_GPU
 from ledger.domain.systems import DRA, UNHEALTHY, VOLCANO, DeviceSystems, SystemCard, SystemPart
 from scheduler.usage.picture import (
     NONE,
+    UNUSED,
     CardGroup,
     DeviceNow,
     HolderNow,
@@ -40,6 +41,7 @@ class _Hold:
 
     Attributes:
         away: the Pod does not run there: a claim alone tells of it.
+        state: of a claim that no Pod tells of, why.
     """
 
     namespace: str
@@ -47,6 +49,7 @@ class _Hold:
     uid: str
     part: SystemPart
     away: bool = False
+    state: str = ""
 
 
 # --- dynamic resource allocation --------------------------------------------------------------
@@ -108,7 +111,9 @@ def _held_by(systems: DeviceSystems, pods: Sequence[PodObserved]) -> dict[_Key, 
         users = [(each.name, each.uid) for each in claim.pods] or [("", "")]
         for part in claim.parts:
             held.setdefault((part.driver, part.card), []).extend(
-                _Hold(namespace=namespace, name=name, uid=uid, part=part, away=True)
+                _Hold(
+                    namespace=namespace, name=name, uid=uid, part=part, away=True, state=claim.state
+                )
                 for name, uid in users
             )
     return held
@@ -125,7 +130,9 @@ def _card(card: SystemCard, holds: Sequence[_Hold]) -> DeviceNow:
     users = [hold for hold in holds if hold.uid or hold.name]
     closed = card.closed or None
     if holds and not users:
-        closed = f"allocated to claim {holds[0].part.claim}, which no Pod uses"
+        closed = (
+            f"allocated to claim {holds[0].part.claim}, {holds[0].state or 'which no Pod uses'}"
+        )
         users = list({hold.part.claim: hold for hold in holds}.values())
     return DeviceNow(
         id=card.id,
@@ -152,6 +159,7 @@ def _holder(hold: _Hold, card: SystemCard, *, alone: bool) -> HolderNow:
         level_percent=level,
         lost=hold.away,
         users=() if is_idle else None,
+        state=hold.state or (UNUSED if is_idle else ""),
     )
 
 

@@ -43,6 +43,7 @@ from scheduler.usage.machines import GONE, once_per_machine
 from scheduler.usage.picture import (
     CLAIMED_TWICE,
     LOST,
+    UNUSED,
     CardGroup,
     Contradicted,
     DeviceNow,
@@ -429,6 +430,7 @@ def _holder(
         level_percent=level_percent(share.core_percent, share.memory_ratio_percent),
         lost=lost,
         users=users.get(pod.pod_uid),
+        state=UNUSED if users.get(pod.pod_uid) == () else "",
     )
 
 

@@ -28,6 +28,8 @@ from scheduler.usage.unplaced import Unlisted
 
 POSITION: Final = "\0@"
 """What stands before a position that is a UID: no object has such a one."""
+ALONE: Final = 0
+"""In place of a position, of what a claim holds and no Pod tells of."""
 _AWAY: Final = "allocated to a claim whose Pods do not run"
 _NOT_TOLD: Final = "no slice lists it, and no claim tells of it"
 _Keys = dict[tuple[str, int], list[DeviceKey]]
@@ -294,9 +296,10 @@ def others_of(picture: Picture) -> Iterator[OfOthers]:
             ]
             held += ((None, pod) for pod in group.unplaced)
             for place, holder in held:
-                if holder.uid.startswith(POSITION):  # else a claim alone tells of it
+                is_alone = isinstance(holder, HolderNow) and bool(holder.state)
+                if is_alone or holder.uid.startswith(POSITION):
                     yield OfOthers(
-                        position=int(holder.uid.removeprefix(POSITION)),
+                        position=ALONE if is_alone else int(holder.uid.removeprefix(POSITION)),
                         node=node.uid,
                         number=number,
                         group=group,

@@ -19,6 +19,8 @@ LOST: Final = "lost"
 """Why a node of a ledger is closed whose object is gone."""
 CLAIMED_TWICE: Final = "claimed twice"
 """Why a card is closed that two machines list, as the views of a ledger say it."""
+UNUSED: Final = "no Pod uses it"
+"""The state of a claim that holds on, where nobody knows more."""
 Mode = Literal["whole", "replicas", "slices", "shares"]
 """How a group's cards are handed out: whole, as replicas or slices of them, or by amounts."""
 
@@ -60,6 +62,7 @@ class HolderNow:
         level_percent: what it counts as; see `ledger.domain.devices.level_percent`.
         lost: with its node, or it does not run: it counts for nothing, and its card is not free.
         users: of a claim, the names of the Pods that use it; None of a Pod.
+        state: of a claim that none uses, why it holds on.
     """
 
     namespace: str
@@ -71,6 +74,7 @@ class HolderNow:
     level_percent: int = 0
     lost: bool = False
     users: tuple[str, ...] | None = None
+    state: str = ""
 
     @property
     def path(self) -> str:

@@ -55,7 +55,8 @@ def holder_record(holder: HolderRow, *, now_us: int) -> dict[str, Any]:
         "event": holder.position,
     }
     keys = (*HOLDER_KEYS, "node_uid")
-    return {key: told[key] if key in told else getattr(holder, key) for key in keys}
+    record = {key: told[key] if key in told else getattr(holder, key) for key in keys}
+    return record | ({"state": holder.state} if holder.state else {})
 
 
 def held_text(holder: HolderRow) -> str:
@@ -82,6 +83,8 @@ def memory_text(record: dict[str, Any]) -> str:
 def why_text(record: dict[str, Any]) -> str:
     """Return the event that gave it, by which policy, whether it was lost, and how it ended."""
     given = "given by others" if record["kind"] == "observed" else record["policy"]
+    if "state" in record:
+        given = f"a claim, {record['state']}"
     parts = [f"event {record['event']}", given, lost_text(record), record["end_reason"]]
     return ", ".join(part for part in parts if part)
 

@@ -286,6 +286,7 @@ def _find_holders(
 ) -> list[HolderRow]:
     from ledger.store.reading import pod_queries
     from ledger.store.reading import report_queries as queries
+    from scheduler.usage.picture import UNUSED
 
     match name:
         case CardName(node=node, device_type=device_type, minor=minor):
@@ -295,7 +296,7 @@ def _find_holders(
             whole = by_others(others, queries.pod_holders(source.connection, when, node=node))
             return held + [
                 each
-                for each in whole
+                for each in (*whole, *by_claims_alone(source, when, node))
                 if (each.device_type, each.minor) == (device_type, minor)
                 or device_type in each.unknown_types.split(",")
             ]
@@ -303,8 +304,10 @@ def _find_holders(
             return queries.cpu_holders(source.connection, when, node=node, cpus=cpus)
         case NodeName(node=node):
             held = queries.device_holders(source.connection, when, node=node)
-            whole = queries.pod_holders(source.connection, when, node=node)
-            return held + _beside_cards(by_others(others, whole))
+            whole = by_others(others, queries.pod_holders(source.connection, when, node=node))
+            alone = by_claims_alone(source, when, node)  # an idle one is told with free cards
+            gone = (each for each in alone if each.state != UNUSED)
+            return held + _beside_cards([*whole, *gone])
         case PodName(namespace=namespace, name=pod):
             path = (namespace, pod)
             held = queries.device_holders(source.connection, when, pod=path)
@@ -371,6 +374,42 @@ def _on_card(whole: HolderRow, given: OfOthers) -> HolderRow:
         cpuset="",
         unknown_types="",
     )
+
+
+def by_claims_alone(source: Ledger, when: When, node: str) -> list[HolderRow]:
+    """Return claims that hold cards of a node now and that no Pod tells of."""
+    if when.ever or when.at_us is not None:
+        return []
+    from ledger.domain.log.events import BY_CLAIM, CLAIM, NodeDescribed
+    from ledger.store.reading.kept import seldom_of, times_of
+    from ledger.store.reading.report_rows import HolderRow
+    from scheduler.usage.others import ALONE
+
+    since: dict[tuple[str, str], int] = {}  # node, claim -> where it was said first, and ever since
+    for position, event in seldom_of(source.connection, NodeDescribed):
+        assert isinstance(event, NodeDescribed), position
+        named = {(event.node_uid, each.claim) for each in event.facts.systems.claims}
+        left = {key: at for key, at in since.items() if key[0] != event.node_uid or key in named}
+        since = {**dict.fromkeys(named, position), **left} if event.node_name == node else left
+    times = times_of(source.connection, since.values())
+    rows = []
+    for each in Others(source, when).at(ALONE) if since else ():
+        if position := since.get((each.node, each.holder.path), 0):
+            whole = HolderRow(
+                position=position,
+                namespace=each.holder.namespace,
+                pod_name=each.holder.name,
+                node_uid=each.node,
+                node_name=node,
+                kind="observed",
+                phase=BY_CLAIM,
+                dialect="dra",
+                opened_at_us=times.get(position, 0),
+                holder=CLAIM,
+                state=getattr(each.holder, "state", ""),
+            )
+            rows.append(_on_card(whole, each))
+    return rows
 
 
 def may_hold(
@@ -453,10 +492,13 @@ def _free_devices(source: Ledger, name: Name, holders: Sequence[HolderRow]) -> l
     if not isinstance(name, NodeName):
         return []
     held = {holder.device_no for holder in holders if holder.device_no}
+    places = {(each.node_uid, each.device_type, each.minor) for each in holders}
     return [
         device
         for device in devices_told(source, name.node)
-        if device.device_no not in held and device.closed_reason != GONE
+        if device.device_no not in held
+        and device.closed_reason != GONE
+        and (device.device_no or (device.node_uid, device.device_type, device.minor) not in places)
     ]
 
 

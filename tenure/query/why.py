@@ -34,7 +34,14 @@ from tenure.query.records import (
     shown,
     state_of,
 )
-from tenure.query.who import counted_lines, find_holders, may_hold, unknown_lines, write_lines
+from tenure.query.who import (
+    by_claims_alone,
+    counted_lines,
+    find_holders,
+    may_hold,
+    unknown_lines,
+    write_lines,
+)
 from tenure.times import iso_time
 from tenure.units import format_duration, format_time
 
@@ -501,6 +508,9 @@ def _why_devices(
     holders = queries.device_holders(
         source.connection, node=node, device_type=device_type, minor=minor
     )
+    alone = by_claims_alone(source, When(), node)
+    like = (device_type or "gpu", minor)
+    holders += [e for e in alone if like in {(e.device_type, e.minor), (e.device_type, None)}]
     unknown = may_hold(source, When(), node=node, device_type=device_type)
     rows, records = [], []
     for device in devices:

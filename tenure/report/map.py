@@ -485,6 +485,7 @@ def _holder(holder: HolderNow) -> dict[str, Any]:
         "memory_mib": holder.memory_mib,
         "whole": holder.whole,
         **({} if holder.users is None else {"pods": list(holder.users)}),
+        **({"state": holder.state} if holder.state else {}),
     }
 
 

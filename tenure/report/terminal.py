@@ -278,10 +278,16 @@ def _draw_closed(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
 
 def _draw_unknown(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
     hit = [line for node in nodes if (line := unplaced_line(node))]
+    hit += [
+        f"{one_line(node.name)}/{card.minor}: {one_line(card.closed)}"
+        for node in nodes
+        for card in (card for group in node.groups for card in group.devices)
+        if card.closed and any(holder.state for holder in card.holders)
+    ]
     for line in hit[:_UNKNOWN_MAX]:
         _wrapped(text, line, width, _UNKNOWN)
     if len(hit) > _UNKNOWN_MAX:
-        text.append(f"card not known on {len(hit) - _UNKNOWN_MAX} more nodes\n", _UNKNOWN)
+        text.append(f"{len(hit) - _UNKNOWN_MAX} more such lines\n", _UNKNOWN)
 
 
 def _draw_notes(text: Text, picture: Picture, width: int) -> None:

@@ -15,6 +15,7 @@ from tenure.report.map import MapQuestion, answer_map
 from tests.support.cards_of_others import BASE, claim, sliced
 from tests.support.cli import CommandLine
 from tests.support.corpus import CORPUS, NOW
+from tests.support.dra import card, resource_claim, resource_slice, result
 from tests.support.objects import container, node, pod
 
 pytestmark = pytest.mark.integration
@@ -31,6 +32,40 @@ def simulated(line: CommandLine, dump: str) -> None:
     """Record what runs in a cluster of the corpus."""
     told = line.ask("simulate", str(CORPUS / dump / "dump.json"), "--now", NOW)
     assert told.code == 0, told.err
+
+
+def test_a_claim_whose_pod_is_gone_is_named_everywhere(line: CommandLine, tmp_path: Path) -> None:
+    """With its state: of the files, and of the ledger that they become."""
+    cards = [card(f"gpu-{number}", f"GPU-{number}") for number in range(2)]
+    zombie = resource_claim("left", result("gpu-0", node="h1"), node="h1", pods=("gone",))
+    zombie["metadata"]["deletionTimestamp"] = "2026-11-18T08:00:00Z"
+    there = pod(container(), name="other", uid="uid-other", nodeName="h1")
+    objects = [node("h1"), resource_slice(cards, node="h1"), zombie, there]
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    state = "being deleted, its Pod is not there (gone)"
+
+    def holders(told: str) -> list[tuple[str, str]]:
+        device = json.loads(told)["nodes"][0]["groups"][0]["devices"][0]
+        assert device["closed"] == f"allocated to claim team-c/left, {state}"
+        return [(each["name"], each["state"]) for each in device["holders"]]
+
+    assert holders(line.run("map", str(path), "-o", "json").out) == [("left", state)]
+    text = " ".join(line.run("map", str(path)).out.split())
+    assert f"h1/0: allocated to claim team-c/left, {state}" in text
+    assert line.ask("simulate", str(path), "--now", NOW).code == 0
+
+    assert holders(line.ask("map", "-o", "json").out) == [("left", state)]
+    (held,) = json.loads(line.ask("who", "h1/0", "-o", "json").out)["holders"]
+    assert (held["namespace"], held["pod"], held["state"]) == ("team-c", "left", state)
+    assert (held["since"], held["exclusive"]) == (f"{NOW[:-1]}+00:00", True)
+    assert line.ask("who", "GPU-0").out.count("team-c/left") == 1
+    assert line.ask("who", "h1").out.count("h1/0") == 1
+    for name in ("h1/0", "h1"):
+        (told,) = [json.loads(line.ask("why", name, "-o", "json").out)][:1]
+        (told,) = told if isinstance(told, list) else [told]
+        assert (told["state"], told["holders"][0]["pod"]) == ("closed", "left")
+        assert told["why"] == f"allocated to claim team-c/left, {state}"
 
 
 @pytest.mark.parametrize("name", [UUID, "dra-1/1"])

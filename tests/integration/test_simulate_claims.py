@@ -56,6 +56,24 @@ def holders(told: str) -> dict[str, Any]:
     }
 
 
+def test_a_claim_of_a_nodes_own_card_whose_pod_is_gone_is_idle(line: CommandLine) -> None:
+    """Of the files, and of the ledger that they become."""
+    left = claim("left", "gpu-1", pods=("gone",))
+    left["metadata"]["deletionTimestamp"] = "2026-03-01T00:00:00Z"
+    path = written(line, *cluster(left))
+    state = "no Pod uses it"
+
+    def told(answer: str) -> list[tuple[str, list[str], str]]:
+        cards = json.loads(answer)["nodes"][0]["groups"][0]["devices"]
+        return [(each["name"], each["pods"], each["state"]) for each in cards[1]["holders"]]
+
+    assert told(line.run("map", path, "-o", "json").out) == [("left", [], state)]
+    assert line.ask("simulate", path, *NOW).code == 0
+    assert told(line.ask("map", "-o", "json").out) == [("left", [], state)]
+    (held,) = json.loads(line.ask("who", "n1/1", "-o", "json").out)["holders"]
+    assert held["pod"] == "left"
+
+
 def test_a_card_that_a_claim_has_is_given_to_nobody_else(line: CommandLine) -> None:
     """One account for each card: of three, two are held by claims, used or not."""
     wants = [

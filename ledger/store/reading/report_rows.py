@@ -16,35 +16,36 @@ class HolderRow:
     """
 
     position: int
-    pod_uid: str
-    attempt: int
+    pod_uid: str = ""
+    attempt: int = 0
     namespace: str
     pod_name: str
-    owner: str
+    owner: str = ""
     node_uid: str
     node_name: str
-    device_type: str | None
-    minor: int | None
-    device_id: str
-    model: str
-    core_percent: int
-    memory_bytes: int
-    memory_ratio_percent: int
-    exclusive: bool
-    cpu_milli: int
-    cpuset: str
+    device_type: str | None = None
+    minor: int | None = None
+    device_id: str = ""
+    model: str = ""
+    core_percent: int = 0
+    memory_bytes: int = 0
+    memory_ratio_percent: int = 0
+    exclusive: bool = False
+    cpu_milli: int = 0
+    cpuset: str = ""
     kind: str
     phase: str
     dialect: str
-    policy: str
+    policy: str = ""
     opened_at_us: int
-    closed_at_us: int | None
-    closed_position: int | None
-    end_reason: str | None
+    closed_at_us: int | None = None
+    closed_position: int | None = None
+    end_reason: str | None = None
     counted_until_us: int | None = None  # where usage ends: the end, or the loss of its node
     device_no: int | None = None
     unknown_types: str = ""
     holder: str = "pod"  # or `claim`, which pod_uid and pod_name are of then
+    state: str = ""  # of a claim that no Pod tells of, why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

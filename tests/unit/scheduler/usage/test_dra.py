@@ -140,6 +140,50 @@ def test_a_claim_that_nobody_uses_keeps_its_card() -> None:
     assert (found.cards, found.free, found.gettable) == (exactly(1), exactly(0), exactly(0))
 
 
+@pytest.mark.parametrize(
+    ("pods", "ended", "deleted", "state"),
+    [
+        (("p",), {}, True, "being deleted, its Pod is not there (p)"),
+        (("p",), {"q": False}, False, "its Pod is not there (p)"),
+        (("p",), {"p": True}, True, "being deleted, its Pod has ended (p)"),
+        (("p", "q"), {"q": True}, False, "its Pods are not there (p, q)"),
+        ((), {}, True, "being deleted, no Pod uses it"),
+    ],
+)
+def test_a_claim_whose_pods_are_gone_is_the_holder(
+    *, pods: tuple[str, ...], ended: dict[str, bool], deleted: bool, state: str
+) -> None:
+    """Section 2: by its name, with what became of it; no Pod that is not there holds anything."""
+    body = claim("gpu-0", pods=pods)
+    if deleted:
+        body["metadata"]["deletionTimestamp"] = "2026-11-18T08:00:00Z"
+    given = given_by_claims(told(resource_slice(gpu()), body), {}, ended)
+    (found,) = dra_groups(with_claims(NO_SYSTEMS, given, "n"), (), is_open=True)
+
+    assert found.devices[0].closed == f"allocated to claim ml/c-gpu-0, {state}"
+    (holder,) = found.devices[0].holders
+    assert (holder.path, holder.users, holder.state) == ("ml/c-gpu-0", (), state)
+    assert (found.free, found.gettable) == (exactly(0), exactly(0))
+
+
+def test_a_pod_that_waits_for_its_claim_is_its_user() -> None:
+    """Section 2: it is there, and has no node yet; another one that is gone is not named."""
+    body = claim("gpu-0", pods=("p", "gone"))
+    given = given_by_claims(told(resource_slice(gpu()), body), {}, {"p": False})
+    (found,) = dra_groups(with_claims(NO_SYSTEMS, given, "n"), (), is_open=True)
+
+    assert [each.path for each in found.devices[0].holders] == ["ml/p"]
+
+
+def test_a_claim_of_a_group_of_pods_is_its_own_holder() -> None:
+    """Kubernetes 1.36, KEP-5729: a claim may be reserved for a PodGroup."""
+    body = claim("gpu-0", pods=())
+    body["status"]["reservedFor"] = [{"resource": "podgroups", "name": "g", "uid": "g"}]
+    found = group(resource_slice(gpu()), body)
+
+    assert found.devices[0].closed == "allocated to claim ml/c-gpu-0, reserved for podgroups/g"
+
+
 def test_a_taint_closes_a_device() -> None:
     """Section 1."""
     taint = {"key": "x.com/ill", "value": "y", "effect": "NoExecute"}
