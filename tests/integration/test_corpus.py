@@ -12,7 +12,17 @@ import pytest
 
 from tests.support.claims import command_lines, failures, sums_of
 from tests.support.cli import CommandLine
-from tests.support.corpus import CORPUS, NOW, WAITING, dumps, one_of_each, settle, truth_of
+from tests.support.corpus import (
+    CORPUS,
+    NOW,
+    WAITING,
+    dumps,
+    every_dump,
+    one_of_each,
+    settle,
+    truth_of,
+    waits,
+)
 from tests.support.truth import differences
 
 pytestmark = pytest.mark.integration
@@ -140,13 +150,6 @@ def test_a_ledger_of_it_is_right(dump: str, line: CommandLine) -> None:
     settle(found)
 
 
-def waits(each: Json) -> bool:
-    """Whether an object is a Pod that holds nothing yet: HAMi's Pods hold before they are bound."""
-    if each["kind"] != "Pod" or "nodeName" in each["spec"]:
-        return False
-    return "hami.io/vgpu-node" not in each["metadata"].get("annotations", {})
-
-
 def of_who(truth: Json, line: CommandLine) -> Iterator[str]:
     """Yield how the holders of a node are wrong, whichever of its cards they have."""
     for node, cards in truth.get("who", {}).items():
@@ -269,6 +272,8 @@ def test_what_waits_exists() -> None:
     cases |= {
         f"{command} {dump}" for dump in dumps("totals") for command in (*OF_LEDGER, "last-lines")
     }
+    for part in ("gettable", "why-as-simulate"):  # tests/property/test_corpora.py
+        cases |= {f"{part} {case.values[0]}" for case in every_dump()}
     for dump in dumps("claims"):
         cases |= command_lines(truth_of(dump)["claims"], dump).keys()
 

@@ -64,9 +64,26 @@ def one_of_each(part: str = "map") -> list[Any]:
     ]
 
 
+def every_dump() -> list[Any]:
+    """Return all clusters that have a node as cases, of which `make test` runs one of each."""
+    found = sorted(path.parent.name for path in CORPUS.glob("*/dump.json"))
+    return [
+        pytest.param(dump, marks=[] if dump in QUICK else pytest.mark.slow)
+        for dump in found
+        if '"Node"' in (CORPUS / dump / "dump.json").read_text("utf-8")
+    ]
+
+
 def truth_of(dump: str) -> Json:
     """Return what was written down beside a dump."""
     return json.loads((CORPUS / dump / "truth.json").read_text("utf-8"))
+
+
+def waits(each: Json) -> bool:
+    """Whether an object is a Pod that holds nothing yet: HAMi's Pods hold before they are bound."""
+    if each["kind"] != "Pod" or "nodeName" in each["spec"]:
+        return False
+    return "hami.io/vgpu-node" not in each["metadata"].get("annotations", {})
 
 
 def settle(cases: Mapping[str, Sequence[str]]) -> None:
