@@ -231,13 +231,13 @@ def _picture_of_others(source: Ledger, when: When) -> Picture:
 def _said_of_nodes(
     source: Ledger, until: int
 ) -> tuple[dict[str, RecordedNode], dict[str, dict[str, str]]]:
-    """Return what was said of nodes last, and the labels of those that have devices by number."""
+    """Return what was said of nodes last, and the labels of those without a Device object."""
     from ledger.domain.log.events import NodeDescribed
     from ledger.store.reading.kept import each_of, labels_of
 
     connection = source.connection
     described = {each.node_uid: each.facts for each in each_of(connection, NodeDescribed, until)}
-    offering = {uid for uid, facts in described.items() if facts.systems.there()}
+    offering = {uid for uid, facts in described.items() if facts.dialects is not None}
     labels = labels_of(connection, offering, until) if offering else {}
     return described, {uid: labels.get(uid, {}) for uid in offering}
 

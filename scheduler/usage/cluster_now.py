@@ -24,8 +24,6 @@ from ledger.domain.nodes import NodeFacts, NodeTerms
 from ledger.domain.request import extended
 from ledger.domain.request.card_names import are_parts
 from ledger.domain.resources import (
-    AMD_GPU,
-    DCU_GPU,
     GPU_NAMES,
     NVIDIA_GPU,
     TAINT_NOT_READY,
@@ -40,6 +38,7 @@ from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node
 from scheduler.usage.claims import dra_groups, dra_not_looked_at, volcano_groups
 from scheduler.usage.machines import GONE, once_per_machine
+from scheduler.usage.once import once, open_ended
 from scheduler.usage.picture import (
     CLAIMED_TWICE,
     LOST,
@@ -53,15 +52,12 @@ from scheduler.usage.picture import (
     Mode,
     NodeNow,
     Picture,
-    Sums,
     Units,
     Unplaced,
     exactly,
-    free_of,
-    gettable_of,
     group_of,
 )
-from scheduler.usage.plugins import Plugged, nvidia_groups, vendor_groups
+from scheduler.usage.plugins import NVIDIA_DOMAIN, not_offered, plugged, plugin_groups
 
 _INVENTORY: Final = "inventory"
 """The reason that a ledger has for that."""
@@ -76,7 +72,6 @@ _TAINTS_IN_WORDS: Final = {
     TAINT_UNREACHABLE: "not ready",
     TAINT_OUT_OF_SERVICE: "out of service",
 }
-_FOREIGN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
 _NOT_DESCRIBED: Final = RecordedNode(version=RecordedNode.newest_version)
 
 
@@ -102,6 +97,7 @@ class _NodeParts:
         twice: ids that another machine claims too.
         lost_holders, unlisted: of devices that the node does not list, and the ids of these.
         is_cut, hides_cards: nobody can say what some Pods hold there, which may be cards.
+        told: where its labels and what it offers contradict each other.
     """
 
     uid: str
@@ -124,6 +120,7 @@ class _NodeParts:
     asked: Counter[str] = field(default_factory=Counter)
     is_cut: bool = False
     hides_cards: bool = False
+    told: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Add the cards that a node's plugin knows and does not offer."""
@@ -212,7 +209,7 @@ def cluster_now_of_objects(
             devices=_there(node) if accounts[number] == number else (),
             closed=_closed_of(node),
             systems=node.systems if accounts[number] == number else NO_SYSTEMS,
-            labels=node.labels,
+            labels=node.labels if accounts[number] == number else {},
         )
         for number, node in enumerate(nodes)
     ]
@@ -298,7 +295,7 @@ def cluster_now_of_ledger(
                 if device.device_no in closed
             },
             systems=terms.systems if granting[machines[uid]] == uid else NO_SYSTEMS,
-            labels=labels.get(uid, {}),
+            labels=labels.get(uid, {}) if granting[machines[uid]] == uid else {},
         )
     account_of = {uid: parts[granting[machine]] for uid, machine in machines.items()}
     for row in sorted(holders, key=lambda row: row.position):
@@ -500,7 +497,6 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
     clouded = {each for each in {like[0] for like in likes} if _is_clouded(part, each, unplaced)}
     system, mode = _system_of(part)
     units = _units(part, vocabulary)
-    kinds = Counter(like[0] for like in likes)
     groups = tuple(
         group_of(
             device_type=device_type,
@@ -515,7 +511,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         )
         for (device_type, model, memory_bytes), devices in likes.items()
     )
-    if part.is_plugged:
+    if part.dialects is not None:
         groups = _plugged(part, groups, is_open=is_open)
     groups = (
         *groups,
@@ -524,23 +520,25 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
     )
     if part.is_cut:
         groups = tuple(_at_least(group, part) for group in groups)
+    if part.is_plugged and not any(each.device_type == TYPE_GPU for each in groups):
+        groups = (*not_offered(part.labels), *groups)
     looked_at = {name for group in groups for name in group.units}
+    not_looked_at = {
+        name: Units(allocatable=amount, held=part.asked[name], is_least=part.is_cut)
+        for name, amount in sorted(part.offers.items())
+        if name not in looked_at
+        and extended.is_device(name, vocabulary)
+        and (amount or part.asked[name])
+    }
+    cards, sums, told = once([g for g in groups if g.device_type == TYPE_GPU], part.labels)
+    part.told += told
     return NodeNow(
         name=part.name,
         uid=part.uid,
         closed_because=part.closed_because,
-        groups=groups,
-        not_looked_at={
-            name: Units(allocatable=amount, held=part.asked[name], is_least=part.is_cut)
-            for name, amount in sorted(part.offers.items())
-            if name not in looked_at
-            and extended.is_device(name, vocabulary)
-            and (amount or part.asked[name])
-        }
-        | dict(dra_not_looked_at(part.systems, part.pods)),
-        sums=_sums(groups, unplaced.get(TYPE_GPU, ()), is_open and TYPE_GPU not in clouded)
-        if kinds[TYPE_GPU] > 1
-        else None,
+        groups=(*cards, *(group for group in groups if group.device_type != TYPE_GPU)),
+        not_looked_at=not_looked_at | dict(dra_not_looked_at(part.systems, part.pods)),
+        sums=open_ended(sums, not_looked_at, part.labels, cards),
     )
 
 
@@ -580,38 +578,24 @@ def _at_least(group: CardGroup, part: _NodeParts) -> CardGroup:
 def _is_of_others(event: PodObserved) -> bool:
     """Tell whether a Pod asks for GPUs of a vendor whose plugin counts them, and for no others."""
     asked = _gpus_asked(event)
-    return bool(asked) and asked.keys() <= _FOREIGN_CARDS
+    return bool(asked) and asked.keys() <= extended.PLAIN_CARDS
 
 
 def _plugged(
     part: _NodeParts, groups: Sequence[CardGroup], *, is_open: bool
 ) -> tuple[CardGroup, ...]:
     """Return the groups with cards told from replicas and slices, and those of other vendors."""
-    node = Plugged(
-        is_open=is_open,
-        labels=part.labels,
-        offers=part.offers,
-        capacity=part.systems.there(),
-        pods=part.pods,
-    )
+    assert part.dialects is not None, part.name
+    node = plugged(part.systems, part.labels, part.dialects, is_open=is_open, pods=part.pods)
     whole = [group for group in groups if group.device_type == TYPE_GPU]
-    others = [group for group in groups if group.device_type != TYPE_GPU]
-    found = nvidia_groups(node, whole)
-    names = part.systems.there().keys() - {NVIDIA_GPU}
-    plain = [name for name in sorted(names) if name not in GPU_NAMES or name in _FOREIGN_CARDS]
-    return (*found, *vendor_groups(node, plain), *others)
-
-
-def _sums(groups: Sequence[CardGroup], unplaced: Sequence[Unplaced], is_open: bool) -> Sums:  # noqa: FBT001 - of the node
-    """Return the sums over groups of which a Pod may hold cards of either."""
-    devices = [
-        device for group in groups if group.device_type == TYPE_GPU for device in group.devices
-    ]
-    return Sums(
-        cards=exactly(len(devices)),
-        free=free_of(devices, unplaced),
-        gettable=gettable_of(devices, unplaced) if is_open else exactly(0),
-    )
+    found = [] if node.is_alone else whole
+    domains = {name.partition("/")[0] for name in node.names}
+    domains |= {NVIDIA_DOMAIN} if node.is_alone else set()
+    for domain in sorted(domains, key=lambda each: (each != NVIDIA_DOMAIN, each)):
+        some, told = plugin_groups(node, domain, whole if domain == NVIDIA_DOMAIN else ())
+        found += some
+        part.told += told
+    return (*found, *(group for group in groups if group.device_type != TYPE_GPU))
 
 
 def _device(part: _NodeParts, device: DeviceRecord) -> DeviceNow:
@@ -660,7 +644,7 @@ def _is_served(part: _NodeParts, name: str) -> bool:
     dialect = gpu_dialect_of(name)
     if dialect is None or part.dialects is None:
         return True
-    return dialect in part.dialects and name not in _FOREIGN_CARDS
+    return dialect in part.dialects and name not in extended.PLAIN_CARDS
 
 
 def _doubles(part: _NodeParts) -> Iterator[Double]:
@@ -687,10 +671,11 @@ def _contradicted(part: _NodeParts) -> Iterator[Contradicted]:
     for holder in part.lost_holders:
         text = f"holds a device that node {part.name} does not list"
         yield Contradicted(object=f"Pod {holder.path}", text=text)
+    yield from (Contradicted(object=f"Node {part.name}", text=text) for text in part.told)
     cards = [device for device in part.devices if device.device_type == TYPE_GPU]
     counted = sum(event.counted.get(TYPE_GPU, 0) for event in part.pods)
     idle = sum(1 for device in cards if not part.held.get(device.key))
-    in_parts = part.is_plugged and are_parts(part.labels, 0)
+    in_parts = part.is_plugged and are_parts(part.labels, part.offers)
     if counted > idle and not in_parts:
         text = f"more cards are held than there are: cards={len(cards)}, held={counted}"
         named = len(cards) - idle

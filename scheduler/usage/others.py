@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ledger.domain.dialects.registry import reader_of
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.resources import TYPE_GPU
 from ledger.store.reading.report_rows import Device, HealthRow, HoldingRow, Span, UnplacedRow
@@ -23,7 +22,7 @@ from scheduler.usage.picture import (
     cards_of,
     gpu_groups,
 )
-from scheduler.usage.plugins import Plugged, is_cut
+from scheduler.usage.plugins import is_cut, plugged
 from scheduler.usage.unplaced import Unlisted
 
 POSITION: Final = "\0@"
@@ -275,12 +274,9 @@ def has_others(facts: RecordedNode, labels: Mapping[str, str]) -> bool:
     systems = facts.systems
     if systems.cards or systems.claims or systems.capacity:
         return True
-    if facts.dialects is None or not all(reader_of(each).by_plugin for each in facts.dialects):
+    if facts.dialects is None:
         return False
-    node = Plugged(
-        is_open=False, labels=labels, offers=dict(systems.offers), capacity=systems.there()
-    )
-    return is_cut(node)
+    return is_cut(plugged(systems, labels, facts.dialects))
 
 
 def others_of(picture: Picture) -> Iterator[OfOthers]:

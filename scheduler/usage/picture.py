@@ -206,8 +206,7 @@ class NodeNow:
         closed_because: why no Pod that tolerates nothing gets there; empty where one may.
         groups: GPUs first.
         not_looked_at: resources that it offers and nobody here understands.
-        sums: cards, free and gettable of all its cards together, where that is more than the sums
-            over its groups say: a Pod may hold cards of either of two groups.
+        sums: cards, free and gettable of all its cards together, where its groups don't say it.
     """
 
     name: str
@@ -287,12 +286,48 @@ def sums_of(node: NodeNow) -> Sums:
     """Return the sums over one node, of cards alone."""
     if node.sums is not None:
         return node.sums
-    return sum(
-        (
-            Sums(cards=each.cards, free=each.free, gettable=each.gettable)
-            for each in gpu_groups(node)
-        ),
-        Sums(),
+    return sums_over(gpu_groups(node))
+
+
+def sums_over(groups: Iterable[CardGroup]) -> Sums:
+    """Return the sums over groups of a node; a Pod may hold cards of either of one system's."""
+    systems: dict[tuple[str, bool], list[CardGroup]] = {}
+    for group in groups:
+        systems.setdefault((group.system, group.held is None), []).append(group)
+    total = Sums()
+    for (_, is_named), some in systems.items():
+        unplaced = _unplaced_in(some)
+        if is_named and len(some) > 1 and unplaced:
+            devices = [card for group in some for card in group.devices]
+            can_be_got = any(group.gettable != NONE for group in some)
+            total += Sums(
+                cards=exactly(len(devices)),
+                free=free_of(devices, unplaced),
+                gettable=gettable_of(devices, unplaced) if can_be_got else NONE,
+            )
+        else:
+            for each in some:
+                total += Sums(cards=each.cards, free=each.free, gettable=each.gettable)
+    return total
+
+
+def regrouped(
+    group: CardGroup,
+    devices: Sequence[DeviceNow],
+    unplaced: Sequence[Unplaced],
+    units: Mapping[str, Units],
+) -> CardGroup:
+    """Return a group with other cards, or other Pods on cards that nobody can name."""
+    can_be_got = group.gettable != NONE
+    return replace(
+        group,
+        devices=tuple(devices),
+        unplaced=tuple(unplaced),
+        units=units,
+        cards=exactly(len(devices)),
+        free=free_of(devices, unplaced),
+        gettable=gettable_of(devices, unplaced) if can_be_got else NONE,
+        held=None,
     )
 
 

@@ -6,47 +6,44 @@ Rule: docs/contracts/device-plugins.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
-from types import MappingProxyType
 from typing import Final
 
 from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.dialects.names import Dialect
+from ledger.domain.dialects.registry import reader_of
 from ledger.domain.log.events import PodObserved
 from ledger.domain.request import extended
 from ledger.domain.request.card_names import (
-    CARD,
-    PRODUCT,
-    SHARED,
-    SLICE,
-    SLICED_PRODUCT,
+    WHOLE_CARD,
+    Cut,
     are_parts,
+    cards_of,
+    count_in,
+    cut_of,
     number_in,
     product_of,
     stands_for_cards,
 )
-from ledger.domain.resources import NVIDIA_GPU, TYPE_GPU
-from ledger.domain.systems import UNHEALTHY
+from ledger.domain.resources import GPU_NAMES, NVIDIA_GPU, TYPE_GPU
+from ledger.domain.systems import UNHEALTHY, DeviceSystems
 from scheduler.usage.picture import (
     NONE,
     CardGroup,
     DeviceNow,
     Many,
-    Mode,
     Units,
     Unplaced,
-    exactly,
     group_of,
 )
 
 NVIDIA: Final = "nvidia"
-
-_PARTS_OF_A_CARD: Final = 7
-_MOST_ON_A_CARD: Final = {1: 7, 2: 3, 3: 2, 4: 1, 7: 1}
-"""Slices' parts of a card -> how many such slices one card has at most."""
-NO_PARTS: Final[Mapping[str, Fraction]] = MappingProxyType({})
+NVIDIA_DOMAIN: Final = NVIDIA_GPU.partition("/")[0]
+_OURS: Final = GPU_NAMES - extended.PLAIN_CARDS - {NVIDIA_GPU}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +53,7 @@ class Plugged:
 
     Attributes:
         offers, capacity: resource name -> how many are healthy, and how many there are.
+        is_alone: nothing but plugins tells of NVIDIA's cards there.
     """
 
     is_open: bool
@@ -63,86 +61,164 @@ class Plugged:
     offers: Mapping[str, int] = field(default_factory=dict)
     capacity: Mapping[str, int] = field(default_factory=dict)
     pods: Sequence[PodObserved] = ()
+    is_alone: bool = True
 
     def there(self, name: str) -> int:
         """Return how many there are of a resource, ill ones too."""
         return max(self.capacity.get(name, 0), self.offers.get(name, 0))
 
-    def number(self, label: str) -> int:
-        """Return a label of GPU feature discovery as a number, 0 where it is none."""
-        return number_in(self.labels, label)
+    @property
+    def names(self) -> AbstractSet[str]:
+        """Return the resources that it has, or offers."""
+        return self.capacity.keys() | self.offers.keys()
+
+
+def plugged(
+    systems: DeviceSystems,
+    labels: Mapping[str, str],
+    dialects: Collection[Dialect],
+    *,
+    is_open: bool = False,
+    pods: Sequence[PodObserved] = (),
+) -> Plugged:
+    """Return what a node's plugins say, of NVIDIA's cards where nothing else lists them."""
+    is_alone = all(reader_of(each).by_plugin for each in dialects)
+    there, offers = systems.there(), dict(systems.offers)
+    names = [
+        name
+        for name in there
+        if name not in _OURS and (is_alone or not name.startswith(f"{NVIDIA_DOMAIN}/"))
+    ]
+    return Plugged(
+        is_open=is_open,
+        labels=labels,
+        offers={name: offers.get(name, 0) for name in names},
+        capacity={name: there[name] for name in names},
+        pods=pods,
+        is_alone=is_alone,
+    )
 
 
 def is_cut(node: Plugged) -> bool:
-    """Tell whether units are not NVIDIA's whole cards: parts of them, or cards of others."""
-    names = node.capacity.keys() | node.offers.keys()
-    others = any(name != NVIDIA_GPU and stands_for_cards(name) for name in names)
-    return others or are_parts(node.labels, 0)
+    """Tell whether cards are not units of NVIDIA's: parts, others' cards, or not offered at all."""
+    found = [name for name in node.names if stands_for_cards(name) and node.there(name)]
+    parts = found != [NVIDIA_GPU] or are_parts(node.labels, node.offers)
+    return parts if found else node.is_alone and any(not_offered(node.labels))
 
 
-def nvidia_groups(node: Plugged, whole: Sequence[CardGroup]) -> tuple[CardGroup, ...]:
+def plugin_groups(
+    node: Plugged, domain: str, whole: Sequence[CardGroup] = ()
+) -> tuple[tuple[CardGroup, ...], list[str]]:
     """
-    Return the cards of NVIDIA's plugin by what GPU feature discovery tells of replicas and slices.
+    Return the cards of one vendor's plugin, whole ones first, and where its words differ.
+
+    Rule: docs/contracts/device-plugins.md 2.
 
     Args:
-        whole: the groups of cards that are there if one unit is one card.
+        whole: NVIDIA's cards if one unit is one card.
     """
-    sliced = SLICED_PRODUCT.search(node.labels.get(PRODUCT, ""))
-    model = product_of(node.labels)
-    memory = None if sliced else node.number(f"{NVIDIA_GPU}.memory") or None
-    replicas = max(1, node.number(f"{NVIDIA_GPU}.replicas"))
-    names = [name for name in (NVIDIA_GPU, SHARED) if node.there(name) or _asked(node, name)]
-    in_parts = are_parts(node.labels, 0)
-    if sliced and names:
-        return (_single(node, names, int(sliced[1]), replicas, model),)
-    if names and (in_parts or SHARED in names):
-        return (_replicated(node, names, replicas, model, memory),)
-    told = [
-        replace(
-            each,
-            model=each.model or model,
-            memory_mib=each.memory_mib or memory,
-            units=each.units or {name: _units(node, name) for name in names},
-        )
-        for each in whole
-    ]
-    slices = {
-        name: int(found[1])
-        for name in sorted({*node.offers, *node.capacity})
-        if (found := SLICE.fullmatch(name)) and (node.there(name) or _asked(node, name))
+    cuts = {
+        name: cut
+        for name in sorted(node.names)
+        if name.startswith(f"{domain}/") and (node.there(name) or _asked(node, name))
+        if (cut := cut_of(name, node.labels, node.there(name)))
     }
-    if slices:
-        told.append(_mixed(node, slices, model, memory))
-    return tuple(told)
+    label, count = count_in(node.labels, domain)
+    plain = [name for name, cut in cuts.items() if cut == WHOLE_CARD]
+    parts = [name for name in cuts if name not in plain]
+    wholes, told = sum(map(node.there, plain)), []
+    units = [(cuts[name], node.there(name)) for name in parts]
+    least, most = cards_of(units)
+    is_by_model = any(name.partition("/")[2] in {TYPE_GPU, "gpu.shared"} for name in parts)
+    if count and parts and not (is_by_model and count == sum(number for _, number in units)):
+        rest = max(0, count - wholes)
+        if least <= rest <= most and count >= wholes:
+            least = most = rest
+        else:
+            told.append(f"{label} is {count}, offered are {_offered(node, cuts)}")
+            if all(not cut.size for cut, _ in units):
+                least, most = min(least, rest), max(most, rest)
+            wholes = min(wholes, max(0, count - least))
+            most = min(most, max(least, count - wholes))
+    elif count and count != wholes and plain:
+        told.append(f"{label} is {count}, offered are {_offered(node, cuts)}")
+    is_sound = wholes == sum(map(node.there, plain)) and not is_by_model
+    groups = [*_whole(node, domain, plain, wholes, whole if is_sound else ())]
+    if parts:
+        groups.append(_in_parts(node, cuts, parts, Many(least=least, most=most)))
+    return tuple(groups), told
 
 
-def vendor_groups(node: Plugged, names: Sequence[str]) -> Iterator[CardGroup]:
-    """Yield the cards of any other vendor's plugin: one unit is one card."""
+def not_offered(labels: Mapping[str, str]) -> Iterator[CardGroup]:
+    """Yield the cards that labels tell of on a node whose plugin offers nothing."""
+    label, count = count_in(labels, NVIDIA_DOMAIN)
+    if not label and labels.get(f"{NVIDIA_GPU}.present") != "true":
+        return
+    card = DeviceNow(id="", minor=None, healthy=False, closed="not offered")
+    yield CardGroup(
+        device_type=TYPE_GPU,
+        system=NVIDIA,
+        model=product_of(labels),
+        memory_mib=number_in(labels, f"{NVIDIA_GPU}.memory") or None,
+        mode="whole",
+        cards=Many(least=count or 1, most=count or None),
+        free=NONE,
+        gettable=NONE,
+        devices=(card,) * (count or 1),
+        is_inventoried=False,
+    )
+
+
+def _offered(node: Plugged, names: Mapping[str, Cut]) -> str:
+    return ", ".join(f"{node.there(name)} {name}" for name in names)
+
+
+def _whole(
+    node: Plugged, domain: str, names: Sequence[str], cards: int, known: Sequence[CardGroup]
+) -> Iterator[CardGroup]:
+    """Yield the cards of which one unit is one; fewer where others of the vendor need some."""
+    if known:
+        model = product_of(node.labels, cards)
+        memory = (model and number_in(node.labels, f"{NVIDIA_GPU}.memory")) or None
+        for each in known:
+            yield replace(
+                each,
+                model=each.model or model,
+                memory_mib=each.memory_mib or memory,
+                units=each.units or {name: _units(node, name) for name in names},
+            )
+        return
     for name in names:
-        domain, _, what = name.partition("/")
-        if not CARD.fullmatch(what) or not (node.there(name) or _asked(node, name)):
-            continue
-        healthy, there = node.offers.get(name, 0), node.there(name)
-        labels = node.labels
         yield group_of(
             system=vendor_of(domain),
-            model=labels.get(f"{name}.product-name", "")
-            or labels.get(f"{domain}/product", "")
-            or ("" if what == TYPE_GPU else what),
+            model=_model(node, name),
             devices=[
                 DeviceNow(
                     id="",
                     minor=minor,
-                    healthy=minor < healthy,
-                    closed=None if minor < healthy else UNHEALTHY,
+                    healthy=minor < node.offers.get(name, 0),
+                    closed=None if minor < node.offers.get(name, 0) else UNHEALTHY,
                 )
-                for minor in range(there)
+                for minor in range(min(cards, node.there(name)))
             ],
             is_open=node.is_open,
             units={name: _units(node, name)},
-            unplaced=[*_holders(node, [name])],
+            unplaced=[*_holders(node, {name: None})],
             is_inventoried=False,
         )
+
+
+def _model(node: Plugged, name: str) -> str:
+    domain, _, what = name.partition("/")
+    if domain == NVIDIA_DOMAIN:
+        return product_of(node.labels)
+    labels = node.labels
+    return (
+        labels.get(f"{domain}/gpu.product-name", "")
+        or labels.get(f"{name}.product-name", "")
+        or labels.get(f"{domain}/product", "")
+        or ("" if what == TYPE_GPU else what)
+    )
 
 
 def vendor_of(domain: str) -> str:
@@ -151,122 +227,38 @@ def vendor_of(domain: str) -> str:
     return parts[-2] if len(parts) > 1 else domain
 
 
-def _single(
-    node: Plugged, names: Sequence[str], parts: int, replicas: int, model: str
+def _in_parts(
+    node: Plugged, cuts: Mapping[str, Cut], names: Sequence[str], cards: Many
 ) -> CardGroup:
-    """
-    Return cards that are all cut alike, and offered as if their slices were cards.
-
-    Their number is not told: a card has a slice at least, and so many at most.
-    """
-    slices = sum(node.there(name) for name in names) // replicas
-    most = _MOST_ON_A_CARD.get(parts, 1)
-    cards = Many(least=-(-slices // most), most=slices)
-    held = sum(_asked(node, name) for name in names)
-    return _shared_out(
-        node,
-        names,
-        cards=cards,
-        held=_on_cards(-(-held // replicas), held, most, slices),
-        mode="slices",
-        model=model,
-        parts=dict.fromkeys(names, Fraction(_PARTS_OF_A_CARD, parts) * replicas),
+    """Return cards of which nobody gets one whole; one with a part that is held is not free."""
+    most = cards.most or 0
+    asked = [(cuts[name], _asked(node, name)) for name in names]
+    held = Many(
+        least=min(cards_of(asked)[0], most), most=min(sum(units for _, units in asked), most)
     )
-
-
-def _replicated(
-    node: Plugged, names: Sequence[str], replicas: int, model: str, memory_mib: int | None
-) -> CardGroup:
-    units = sum(node.there(name) for name in names)
-    told = node.number(f"{NVIDIA_GPU}.count")
-    by_units = units // replicas
-    least, most = min(told or by_units, by_units), max(told, by_units)
-    if replicas == 1:  # nobody says how many one card is
-        least, most, replicas = told or min(1, units), told or units, max(1, units)
-    cards = Many(least=least, most=most)
-    held = sum(_asked(node, name) for name in names)
-    return _shared_out(
-        node,
-        names,
-        cards=cards,
-        held=_on_cards(held, held, replicas, cards.most or 0),
-        mode="replicas",
-        model=model,
-        memory_mib=memory_mib,
-        parts=dict.fromkeys(names, Fraction(replicas)),
-    )
-
-
-def _mixed(
-    node: Plugged, slices: Mapping[str, int], model: str, memory_mib: int | None
-) -> CardGroup:
-    """Return the cards that are cut in slices, beside those that are offered whole."""
-    there = sum(node.there(name) // _replicas(node, name) for name in slices)
-    parts = sum(node.there(name) // _replicas(node, name) * size for name, size in slices.items())
-    least = -(-parts // _PARTS_OF_A_CARD)
-    counted = node.number(f"{NVIDIA_GPU}.count") - node.there(NVIDIA_GPU)
-    known = least <= counted <= there
-    cards = exactly(counted) if known else Many(least=least, most=there)
-    used = {name: -(-_asked(node, name) // _replicas(node, name)) for name in slices}
-    fewest = max(
-        -(-sum(used[name] * size for name, size in slices.items()) // _PARTS_OF_A_CARD),
-        *(-(-used[name] // _MOST_ON_A_CARD.get(size, 1)) for name, size in slices.items()),
-    )
-    asked = sum(_asked(node, name) for name in slices)
-    return _shared_out(
-        node,
-        list(slices),
-        cards=cards,
-        held=Many(least=fewest, most=min(asked, cards.most or 0)),
-        mode="slices",
-        model=model,
-        memory_mib=memory_mib,
-        parts={
-            name: Fraction(_PARTS_OF_A_CARD, size) * _replicas(node, name)
-            for name, size in slices.items()
-        },
-    )
-
-
-def _replicas(node: Plugged, name: str) -> int:
-    return max(1, node.number(f"{name}.replicas"))
-
-
-def _on_cards(fewest: int, most: int, to_a_card: int, cards: int) -> Many:
-    return Many(least=-(-fewest // to_a_card), most=min(most, cards))
-
-
-def _shared_out(
-    node: Plugged,
-    names: Sequence[str],
-    *,
-    cards: Many,
-    held: Many,
-    mode: Mode,
-    model: str,
-    memory_mib: int | None = None,
-    parts: Mapping[str, Fraction],
-) -> CardGroup:
-    """
-    Return cards of which nobody gets one whole; one with a part that is held is not free.
-
-    Args:
-        parts: how many units of each resource are one card.
-    """
     is_ill = any(node.there(name) > node.offers.get(name, 0) for name in names)
-    least = max(0, cards.least - min(held.most or 0, cards.least))
+    in_a_card = {
+        name: 1 / cut.size if cut.size else Fraction(cut.most or max(1, node.there(name)))
+        for name, cut in cuts.items()
+        if name in names
+    }
+    memory = number_in(node.labels, f"{NVIDIA_GPU}.memory") or None
+    is_single = any(cuts[name].size and name == NVIDIA_GPU for name in names)
+    domain = names[0].partition("/")[0]
     return CardGroup(
         device_type=TYPE_GPU,
-        system=NVIDIA,
-        model=model,
-        memory_mib=memory_mib,
-        mode=mode,
+        system=vendor_of(domain),
+        model=_model(node, names[0]),
+        memory_mib=memory if domain == NVIDIA_DOMAIN and not is_single else None,
+        mode="slices" if any(cuts[name].mode == "slices" for name in names) else "replicas",
         cards=cards,
-        free=Many(least=0 if is_ill else least, most=max(0, (cards.most or 0) - held.least)),
+        free=Many(
+            least=0 if is_ill else max(0, cards.least - (held.most or 0)), most=most - held.least
+        ),
         gettable=NONE,
         units={name: _units(node, name) for name in names},
-        unplaced=tuple(_holders(node, names, parts)),
-        held=Many(least=min(held.least, cards.most or 0), most=held.most),
+        unplaced=tuple(_holders(node, in_a_card)),
+        held=held,
         is_inventoried=False,
     )
 
@@ -279,15 +271,13 @@ def _asked(node: Plugged, name: str) -> int:
     return sum(extended.held(pod.snapshot).get(name, 0) for pod in node.pods)
 
 
-def _holders(
-    node: Plugged, names: Sequence[str], parts_of_a_card: Mapping[str, Fraction] = NO_PARTS
-) -> Iterator[Unplaced]:
-    """Yield who holds such units; parts are as many cards as they need at least."""
+def _holders(node: Plugged, in_a_card: Mapping[str, Fraction | None]) -> Iterator[Unplaced]:
+    """Yield who holds such units; parts, of which a card has so many, are a part of one."""
     for pod in node.pods:
         counts = extended.held(pod.snapshot)
-        for name in names:
+        for name, whole in in_a_card.items():
             if counts.get(name):
-                cards = counts[name] / parts_of_a_card.get(name, Fraction(1))
+                cards = counts[name] / (whole or Fraction(1))
                 yield Unplaced(
                     namespace=pod.namespace,
                     name=pod.pod_name,
@@ -295,5 +285,5 @@ def _holders(
                     amount=counts[name],
                     unit=name,
                     cards=ceil(cards),
-                    percent=ceil(cards * WHOLE_PERCENT) if name in parts_of_a_card else None,
+                    percent=ceil(cards * WHOLE_PERCENT) if whole else None,
                 )

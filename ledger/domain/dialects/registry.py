@@ -59,8 +59,8 @@ def parts_of(node: NodeFacts) -> int:
     """Return how many units a node gives by number that are parts of cards; 0 = none are."""
     if not gives_by_number(node):
         return 0
-    units = dict(node.systems.offers).get(NVIDIA_GPU, 0)
-    return units if are_parts(node.labels, units) else 0
+    offers = dict(node.systems.offers)
+    return offers.get(NVIDIA_GPU, 0) if are_parts(node.labels, offers) else 0
 
 
 def takes_wishes(dialect: Dialect | None) -> bool:

@@ -67,7 +67,7 @@ from ledger.domain.kube.object_fields import (
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, ZERO, Quantity
-from ledger.domain.request.card_names import are_parts, product_of
+from ledger.domain.request.card_names import WHOLE_CARD, cut_of, product_of
 from ledger.domain.request.extended import is_device, offered
 from ledger.domain.resources import (
     ANNOTATION_AMPLIFICATION_RATIO,
@@ -79,6 +79,7 @@ from ledger.domain.resources import (
     LABEL_NUMA_TOPOLOGY_POLICY,
     LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
     MEMORY,
+    NVIDIA_GPU,
     PODS,
     SLOT,
     TAINT_NOT_READY,
@@ -330,7 +331,7 @@ def _without_device(
     """
     if listed is None:
         found = _advertised(quantities, labels, vocabulary)
-        if found.dialects != _BY_PLUGIN or not are_parts(labels, 0):
+        if found.dialects != _BY_PLUGIN or cut_of(NVIDIA_GPU, labels) == WHOLE_CARD:
             return found
         others = tuple(one for one in found.devices if one.device_type != TYPE_GPU)
         return replace(found, devices=others)
@@ -341,7 +342,8 @@ def _without_device(
 def _advertised(
     quantities: Quantities, labels: Mapping[str, str], vocabulary: Vocabulary
 ) -> Inventory:
-    model = labels.get(LABEL_GPU_MODEL, "") or product_of(labels)
+    cards = quantities.get(NVIDIA_GPU, ZERO).ceil()
+    model = labels.get(LABEL_GPU_MODEL, "") or product_of(labels, cards)
     try:
         return inventory_of_quantities(quantities, model=model, vocabulary=vocabulary)
     except InputError as error:

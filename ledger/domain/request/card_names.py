@@ -7,9 +7,11 @@ Rule: docs/contracts/device-plugins.md, docs/contracts/volcano-vgpu.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
-from dataclasses import replace
-from typing import Final
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
+from typing import Final, Literal
 
 from ledger.domain.annotations.volcano_vgpu import VGPU_NAMES
 from ledger.domain.annotations.wire import is_number
@@ -26,12 +28,57 @@ SLICED_PRODUCT: Final = re.compile(r"-MIG-([0-9])g\.[0-9]+gb.*$")
 """What is behind the product where all of a node's units are slices of one kind."""
 CARD: Final = re.compile(
     r"accelerator|ascend\d+[a-z]?\d*|dcu|gaudi\d*|gcu|gpu|i915|ipu|mlu\d*|neuron|neurondevice"
-    r"|npu|ppu|tpu|xe|xpu",
+    r"|npu|ppu|tpu|xe|xpu|spx(?:_nps\d)?",
     re.IGNORECASE,
 )
 """The resources of which one unit is one card, by what stands behind the vendor's domain."""
+_ACCELERATOR: Final = re.compile(
+    r"(?:.*[^a-z])?(?:accelerator|ascend\d|[dt]cu|[gnptx]pu|mlu|v?cuda|grid|tesla|nvidia|gaudi"
+    r"|[gtv][a-z]\d{3})|.*[sv](?:gcu|gpu|npu|xpu|mlu).*",
+    re.IGNORECASE,
+)
+"""How resources that may be parts of cards begin or go on, behind the vendor's domain."""
+_NO_PART: Final = re.compile(r".*(?:monitoring|nics?)", re.IGNORECASE)
+_PARTITION: Final = re.compile(r"(dpx|tpx|qpx|cpx)(?:_nps\d)?", re.IGNORECASE)
+_PARTITIONS: Final = {"dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
+"""Into how many parts AMD's modes cut a card, as most models have it."""
+_FEWER: Final = {"MI300A": 6, "MI308": 4}
+"""The same of mode CPX, by what the model's name has."""
+_CORES: Final = re.compile(r"ascend(\d+)[a-z]?\d*-(\d+)c.*", re.IGNORECASE)
+"""Huawei's virtual cards, by the generation and how many of its cores they have."""
+_MOST_ON_A_CARD: Final = {1: 7, 2: 3, 3: 2, 4: 1, 7: 1}
+"""A MIG instance's sevenths of a card -> how many such instances one card has at most."""
+_COUNT: Final = re.compile(
+    r"(?:beta\.)?([^/]+)/(?:.*(?:gpu|accelerator|device|nvidia)[-_.]count"
+    r"|(device-id)\..+\.count|gpu\.(product-name|device-id|family|vram|cu-count|simd-count)\..+)"
+)
+"""Labels that count cards: all that there are, or those of one kind (its group says which)."""
+_GKE: Final = "cloud.google.com/gke-"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """
+    What units of a resource are of cards.
+
+    Attributes:
+        most: units on one card at most; 0 = nobody says.
+        size: the part of a card that a unit takes at least; 0 = each card has `most` of them.
+    """
+
+    mode: Literal["whole", "replicas", "slices"]
+    most: int
+    size: Fraction = Fraction()
+
+    def cards(self, units: int) -> tuple[int, int]:
+        """Return on how many cards so many units are, at least and at most."""
+        least = -(-units // (self.most or max(1, units)))
+        return least, least if self.most and not self.size else units
+
+
+WHOLE_CARD: Final = Cut(mode="whole", most=1)
+
+_NVIDIA: Final = NVIDIA_GPU.partition("/")[0]
 NVIDIA_CARDS: Final = (
     (MatchExpression(key=LABEL_GPU_VENDOR, operator="DoesNotExist", values=()),),
     (MatchExpression(key=LABEL_GPU_VENDOR, operator="In", values=("", "nvidia")),),
@@ -39,16 +86,110 @@ NVIDIA_CARDS: Final = (
 """What labels of a node with NVIDIA's cards say, as affinity terms (Koordinator contract 1.2)."""
 
 
-def are_parts(labels: Mapping[str, str], units: int) -> bool:
-    """Tell whether units of `nvidia.com/gpu` are replicas or MIG instances, by a node's labels."""
-    product, count = labels.get(PRODUCT, ""), number_in(labels, f"{NVIDIA_GPU}.count")
-    return (
-        number_in(labels, f"{NVIDIA_GPU}.replicas") > 1
-        or labels.get(f"{NVIDIA_GPU}.sharing-strategy", "none") not in {"none", ""}
-        or product.endswith("-SHARED")
-        or bool(SLICED_PRODUCT.search(product))
-        or 0 < count < units
+def count_in(labels: Mapping[str, str], domain: str) -> tuple[str, int]:
+    """
+    Return how many cards a node has of a vendor, and the label that says so; 0 = none does.
+
+    A label under the vendor's domain counts before one of a cloud's.
+    """
+    found: dict[tuple[bool, str, bool], tuple[str, int]] = {}
+    for label in sorted(labels):
+        told = _COUNT.fullmatch(label)
+        if told and number_in(labels, label):
+            key = told[1] != domain, told[2] or told[3] or "", label.startswith("beta.")
+            if key[0] and (key[1] or domain == told[1]):
+                continue
+            before = found.get(key, (label, 0))[1] if key[1] else 0
+            found[key] = label, before + number_in(labels, label)
+    return found[min(found)] if found else ("", 0)
+
+
+def cut_of(name: str, labels: Mapping[str, str], units: int = 0) -> Cut | None:
+    """
+    Return what a node's units of a resource are, None for no cards.
+
+    Rule: docs/contracts/device-plugins.md 2. Fewer cards than units are told: they are parts.
+    """
+    domain, _, what = name.partition("/")
+    is_nvidia = domain == _NVIDIA
+    if found := SLICE.fullmatch(name):
+        return _instances(int(found[1]), max(1, number_in(labels, f"{name}.replicas")))
+    if found := _PARTITION.fullmatch(what):
+        return _partitions(found[1], labels)
+    if found := _CORES.fullmatch(what):
+        cores = 8 if found[1].startswith("310") else 32
+        mine = min(cores, max(1, int(found[2])))
+        return Cut(mode="slices", most=cores // mine, size=Fraction(mine, cores))
+    if not (CARD.fullmatch(what.removesuffix(".shared"))):
+        return None
+    told = number_in(labels, f"{domain}/gpu.replicas")
+    shared = (is_nvidia and number_in(labels, f"{_GKE}max-shared-clients-per-gpu")) or told
+    profile = SLICED_PRODUCT.search(
+        f"{labels.get(PRODUCT, '')}-MIG-{labels.get(f'{_GKE}gpu-partition-size', '')}"
     )
+    if is_nvidia and profile:
+        return _instances(int(profile[1]), max(1, shared))
+    mode = labels.get("amd.com/gpu.compute-memory-partition") or labels.get(
+        "amd.com/compute-memory-partition", ""
+    )
+    if domain == "amd.com" and (found := _PARTITION.fullmatch(mode)):
+        return _partitions(found[1], labels)
+    count = count_in(labels, domain)[1]
+    strategy = {
+        labels.get(f"{domain}/gpu.sharing-strategy", ""),
+        labels.get(f"{_GKE}gpu-sharing-strategy", "") if is_nvidia else "",
+        "shared" if labels.get(f"{domain}/gpu.product", "").endswith("-SHARED") else "",
+        "shared" if what.endswith(".shared") else "",
+    }
+    if shared > 1 or strategy - {"", "none"} or (0 < count < units and told != 1):
+        each = shared if shared > 1 else -(-units // count) if count else 0
+        return Cut(mode="replicas", most=each)
+    return WHOLE_CARD
+
+
+def _instances(sevenths: int, replicas: int) -> Cut:
+    most = _MOST_ON_A_CARD.get(sevenths, 1) * replicas
+    return Cut(mode="slices", most=most, size=Fraction(sevenths, 7 * replicas))
+
+
+def _partitions(mode: str, labels: Mapping[str, str]) -> Cut:
+    model = next((one for one in _FEWER if one in str(labels)), "")
+    most = _FEWER[model] if model and mode.lower() == "cpx" else _PARTITIONS[mode.lower()]
+    return Cut(mode="slices", most=most)
+
+
+def are_parts(labels: Mapping[str, str], offers: Mapping[str, int]) -> bool:
+    """
+    Tell whether a node's `nvidia.com/gpu` are parts of cards, or may be, by labels and offers.
+
+    Fewer cards than these and the slices beside them need are told: nobody knows what they are.
+    """
+    count = count_in(labels, _NVIDIA)[1]
+    slices = [
+        (cut, number)
+        for name, number in offers.items()
+        if SLICE.fullmatch(name) and (cut := cut_of(name, labels))
+    ]
+    needed = offers.get(NVIDIA_GPU, 0) + cards_of(slices)[0]
+    return cut_of(NVIDIA_GPU, labels) != WHOLE_CARD or 0 < count < needed
+
+
+def cards_of(units: Sequence[tuple[Cut, int]]) -> tuple[int, int]:
+    """Return on how many cards units of several kinds are together, at least and at most."""
+    alone = [cut.cards(number) for cut, number in units if not cut.size]
+    pooled = [(cut, number) for cut, number in units if cut.size]
+    sizes = ceil(sum((cut.size * number for cut, number in pooled), Fraction()))
+    least = max([sizes, *(cut.cards(number)[0] for cut, number in pooled)])
+    return (
+        least + sum(each[0] for each in alone),
+        sum(number for _, number in pooled) + sum(each[1] for each in alone),
+    )
+
+
+def may_be_cards(name: str) -> bool:
+    """Tell whether a resource that nobody reads may be cards or parts of some, by its name."""
+    what = name.partition("/")[2]
+    return bool(_ACCELERATOR.match(what)) and not _NO_PART.fullmatch(what)
 
 
 def number_in(labels: Mapping[str, str], label: str) -> int:
@@ -59,13 +200,18 @@ def number_in(labels: Mapping[str, str], label: str) -> int:
 
 def stands_for_cards(name: str) -> bool:
     """Tell whether a resource is one of cards, or of parts of them."""
-    of_nvidia = name == SHARED or SLICE.fullmatch(name) is not None
-    return of_nvidia or name in VGPU_NAMES or bool(CARD.fullmatch(name.partition("/")[2]))
+    return name in VGPU_NAMES or cut_of(name, {}) is not None
 
 
-def product_of(labels: Mapping[str, str]) -> str:
-    """Return the model of a node's cards by GPU feature discovery, however they are cut."""
-    return SLICED_PRODUCT.sub("", labels.get(PRODUCT, "").removesuffix("-SHARED"))
+def product_of(labels: Mapping[str, str], cards: int = 0) -> str:
+    """
+    Return the model of a node's cards by GPU feature discovery or GKE, however they are cut.
+
+    It is not known where there are more than the label counts: that is of one model.
+    """
+    told = labels.get(PRODUCT, "") or labels.get(f"{_GKE}accelerator", "")
+    is_of_some = 0 < count_in(labels, _NVIDIA)[1] < cards
+    return "" if is_of_some else SLICED_PRODUCT.sub("", told.removesuffix("-SHARED"))
 
 
 def followed(systems: DeviceSystems, device_names: Container[str]) -> DeviceSystems:
