@@ -199,8 +199,6 @@ ANNOTATION_TENURE_ALLOCATION: Final = "tenure.sh/allocation"  # signed, on bound
 ANNOTATION_TENURE_PROOF: Final = "tenure.sh/proof"  # signed, on bound Pods, for the node's agent
 ANNOTATION_TENURE_FENCE: Final = "tenure.sh/fence"  # on Pods whose Binding got no answer
 GATE_TENURE_GANG: Final = "tenure.sh/gang"  # on Pods of a gang, until enough of them are there
-KAI_FRACTIONS: Final = frozenset({"gpu-fraction", "gpu-fraction-num-devices", "gpu-memory"})
-"""The annotations by which KAI-Scheduler is asked for parts of cards."""
 GATES_KUEUE: Final = "kueue.x-k8s.io/"  # begins the names of those of Pods that wait for a quota
 GATE_TENURE_PLACE: Final = "tenure.sh/place"  # on Pods with a claim of ours, until they are sent
 ANNOTATION_TENURE_MACHINE: Final = "tenure.sh/machine"  # on Devices, the host's ids by its agent

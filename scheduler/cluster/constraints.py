@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.object_fields import found_in, items_in, section
 from ledger.domain.request.rules import forbidden
-from ledger.domain.resources import GATE_TENURE_GANG, KAI_FRACTIONS, SCHEDULER_NAME
+from ledger.domain.resources import GATE_TENURE_GANG, SCHEDULER_NAME
 from scheduler.cluster.documents import is_ended
+from scheduler.cluster.kai import part_of
 
 _ANYWHERE: Final = frozenset(
     {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "name", "projected", "secret"}
@@ -90,8 +90,8 @@ def not_decided(body: Mapping[str, Any], of_claims: str) -> Iterator[FieldError]
     """
     if items_in(body, "spec", "resourceClaims") and of_claims:
         yield _undecided("spec.resourceClaims", of_claims)
-    for key in KAI_FRACTIONS & section(body, "metadata", "annotations").keys():
-        yield _undecided(annotation_path(key), "KAI's")
+    if (part := part_of(body)) is not None:
+        yield _undecided(part.field, f"KAI's: asks for {part.text}")
 
 
 def _undecided(field: str, why: str) -> FieldError:

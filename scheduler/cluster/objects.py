@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from ledger.domain.adopted.cards import Found
 from ledger.domain.adopted.pods import adopt
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.errors import FieldError, InputError
@@ -28,6 +29,7 @@ from scheduler.cluster.claims import Dra, Given, given_by_claims, with_claims
 from scheduler.cluster.constraints import gate_errors
 from scheduler.cluster.documents import Document, Documents, is_ended, node_of
 from scheduler.cluster.dra import dra_of, is_of_dra, is_taint_rule, selects_otherwise
+from scheduler.cluster.kai import held_by_kai, with_kai_cards
 from scheduler.cluster.model import Cluster, Pod, asking
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
 from scheduler.cluster.settings import is_of_templates, templates_in
@@ -99,6 +101,11 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         )
         for name, facts in nodes.items()
     }
+    by_kai: dict[str, Found] = {}
+    for name, facts in nodes.items():
+        pods = [document for document, node in placed if node == name]
+        nodes[name], found_there = with_kai_cards(facts, pods)
+        by_kai |= found_there
     asked = [_examined(document, vocabulary) for document, _ in placed]
     adopted = [
         _adopt(
@@ -111,7 +118,12 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         )
         for (document, node), (request, errors) in zip(placed, asked, strict=True)
     ]
-    adopted = [_by_claims(event, dra, given) for event in adopted]
+    adopted = [
+        held_by_kai(_by_claims(event, dra, given), by_kai, nodes[event.node_name])
+        if event.node_name in nodes
+        else event
+        for event in adopted
+    ]
     known = {document.uid for document in objects.of_kind("Pod")}
     strangers = list(_strangers(nodes, witnesses, known, vocabulary))
     warnings += [warning for _, warning in strangers]

@@ -25,7 +25,8 @@ def once(
     """
     cards, told = _by_id(groups)
     plugin = [each for each in cards if each.system == NVIDIA]
-    others = [each for each in cards if any(card.id.startswith("GPU-") for card in each.devices)]
+    named = [each for each in cards if any(card.id.startswith("GPU-") for card in each.devices)]
+    others = [each for each in named if each.system != NVIDIA]
     label, count = count_in(labels, NVIDIA_DOMAIN)
     mine = sums_over(plugin).cards.least
     theirs = sum(len(each.devices) for each in others)

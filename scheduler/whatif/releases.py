@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ledger.domain.annotations.kai import keeps_a_place
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.model import Holder
 from scheduler.whatif.what_if import WhatIf
@@ -48,8 +49,16 @@ def minimal_set(
     node: int,
     may_end: Callable[[Holder], bool] = lambda _: True,
 ) -> list[Holder] | None:
-    """Return Pods of the node that must all end, none of them in vain; None for a lost cause."""
-    lifted = [holder for holder in what_if.on(node) if may_end(holder)]
+    """
+    Return Pods of the node that must all end, none of them in vain; None for a lost cause.
+
+    One that keeps a card's place for others ends with them, and never by itself.
+    """
+    lifted = [
+        holder
+        for holder in what_if.on(node)
+        if may_end(holder) and not keeps_a_place(holder.held.pod_name)
+    ]
     for holder in lifted:
         what_if.lift(holder)
     try:

@@ -286,7 +286,6 @@ def _find_holders(
 ) -> list[HolderRow]:
     from ledger.store.reading import pod_queries
     from ledger.store.reading import report_queries as queries
-    from scheduler.usage.picture import UNUSED
 
     match name:
         case CardName(node=node, device_type=device_type, minor=minor):
@@ -305,9 +304,7 @@ def _find_holders(
         case NodeName(node=node):
             held = queries.device_holders(source.connection, when, node=node)
             whole = by_others(others, queries.pod_holders(source.connection, when, node=node))
-            alone = by_claims_alone(source, when, node)  # an idle one is told with free cards
-            gone = (each for each in alone if each.state != UNUSED)
-            return held + _beside_cards([*whole, *gone])
+            return held + _beside_cards([*whole, *by_claims_alone(source, when, node)])
         case PodName(namespace=namespace, name=pod):
             path = (namespace, pod)
             held = queries.device_holders(source.connection, when, pod=path)
