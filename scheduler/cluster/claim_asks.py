@@ -13,15 +13,17 @@ from typing import Any, Final
 from ledger.domain.annotations.wire import a_flag, a_text, an_integer, an_object, each
 from ledger.domain.devices import GPU
 from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, accounts_of
-from ledger.domain.dialects.dra.objects import Pool, pools_of, read_slice
+from ledger.domain.dialects.dra.objects import Pool, pools_of, read_slice, unknown_fields
 from ledger.domain.dialects.dra.shares import Shares, shares_of
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import default_uid, found_in, items_in, section
 from ledger.domain.log.events import ClaimObserved
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.typed import read
 from scheduler.cluster.claimed import DRIVERS, READ, holders_of_own, seen_in
 from scheduler.cluster.claims import Dra
+from scheduler.cluster.constraints import NOT_DECIDED
 from scheduler.cluster.documents import Document, Documents, is_ended, node_of
 from scheduler.cluster.dra import dra_of, is_of_dra, with_rules
 from scheduler.gate.allocate import (
@@ -31,6 +33,7 @@ from scheduler.gate.allocate import (
     Constraint,
     DeviceAsk,
     Offer,
+    Toleration,
     matches,
 )
 from scheduler.gate.claims import Allocated, ClaimSeen
@@ -41,8 +44,17 @@ from scheduler.gate.selectors import class_selectors
 
 _NOBODY: Final = Asked(driver="", attributes={}, capacity={})
 _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
-_EXACTLY: Final = frozenset({"allocationMode", "count", "deviceClassName", "selectors"})
+_EXACTLY: Final = frozenset(
+    {"allocationMode", "count", "deviceClassName", "selectors", "tolerations"}
+)
+_TOLERATION: Final = frozenset({*Toleration.__struct_fields__, "tolerationSeconds"})
+_ENTRY: Final = frozenset({"name", "resourceClaimName", "resourceClaimTemplateName"})
+_CLAIM: Final = frozenset({"config", "constraints", "requests"})
+_CLASS: Final = frozenset({"config", "extendedResourceName", "selectors"})
 _CONSTRAINED: Final = frozenset({"distinctAttribute", "matchAttribute", "requests"})
+_NOT_GIVEN: Final = ("allowMultipleAllocations", "bindingConditions", "bindsToNode")
+_UNKNOWN: Final = " unknown"  # no field of the API is called so
+UNTOLD: Final = "some of the devices are not looked at"
 NOT_THERE: Final = "no slice, class or claim is in the input, or the run has a schedule"
 BY_PLUGIN: Final = "cards by number beside those of slices: which are the same is not known"
 
@@ -169,7 +181,7 @@ def _bodies(
         key = (spec["driver"], section(spec, "pool")["name"])
         if newest.get(key) == section(spec, "pool")["generation"]:
             for one in spec.get("devices") or ():
-                yield (*key, one["name"]), one
+                yield (*key, one["name"]), {**one, _UNKNOWN: unknown_fields(spec, one)}
 
 
 def _offers(
@@ -183,13 +195,15 @@ def _offers(
             if device.node not in {node.name, ""}:  # without one: of nodes that a selector tells
                 continue
             body = bodies[key]
-            conditions = body.get("bindingConditions") or body.get("bindsToNode")
+            given = [name for name in _NOT_GIVEN if body.get(name)]
+            fields = [*body[_UNKNOWN], *given]
+            beyond = f"{NOT_DECIDED}{', '.join(fields)}" if fields else ""
             offers.append(
                 Offer(
                     device=key,
                     asked=Asked.read(pool.driver, body),
-                    bars=any(taint.effect in _CLOSING for taint in device.taints),
-                    looked_at=key in accounts.devices and not (device.is_shared or conditions),
+                    taints=tuple(taint for taint in device.taints if taint.effect in _CLOSING),
+                    beyond=beyond or ("" if key in accounts.devices else UNTOLD),
                 )
             )
     by_number = any(each.device_type == GPU and not each.device_id for each in node.devices)
@@ -277,6 +291,7 @@ class _Reader:
         made = _made_for(pod)
         claims = []
         for entry in _entries(pod):
+            _expect(_ENTRY, entry, "spec.resourceClaims")
             of = a_text(entry.get("name"), "spec.resourceClaims.name")
             name = entry.get("resourceClaimName") or made.get(of)
             template = entry.get("resourceClaimTemplateName")
@@ -305,6 +320,7 @@ class _Reader:
                     raise BeyondError(f"claim {path} has devices that are not looked at")
             else:
                 devices = an_object(spec.get("devices"), "spec.devices")
+                _expect(_CLAIM, devices, f"claim {path}")
                 missing = self._missing_class(devices)
                 if missing:
                     return AskedByPod(missing=missing)
@@ -342,6 +358,9 @@ class _Reader:
         if more or not exactly:
             raise BeyondError(f"request {name}: {', '.join(dict.fromkeys(more))}")
         of_class = self._classes[a_text(exactly.get("deviceClassName"), path)]
+        _expect(_CLASS, section(of_class.body, "spec"), f"class {of_class.name}")
+        for said in items_in(exactly, "tolerations"):
+            _expect(_TOLERATION, said, f"request {name}: tolerations")
         own = class_selectors({"spec": {"selectors": exactly.get("selectors")}})
         selectors = (*class_selectors(of_class.body), *own)
         for one in selectors:
@@ -354,13 +373,18 @@ class _Reader:
             request=name,
             count=1 if count is None else an_integer(count, f"{path}.count", least=1),
             selectors=selectors,
+            tolerations=read(tuple[Toleration, ...], exactly.get("tolerations") or [], path),
         )
+
+
+def _expect(known: frozenset[str], body: Mapping[str, object], what: str) -> None:
+    if more := sorted(body.keys() - known):
+        raise BeyondError(f"{what}: {', '.join(more)}")
 
 
 def _constraint(item: object, path: str) -> Constraint:
     body = an_object(item, path)
-    if not _CONSTRAINED.issuperset(body):
-        raise BeyondError(f"constraint {', '.join(sorted(body.keys() - _CONSTRAINED))}")
+    _expect(_CONSTRAINED, body, "constraint")
     distinct = a_text(body.get("distinctAttribute"), path)
     attribute = distinct or a_text(body.get("matchAttribute"), path)
     if not attribute:

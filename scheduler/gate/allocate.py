@@ -19,8 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec import Struct
+
 from ledger.domain.annotations.wire import a_quantity, an_object
 from ledger.domain.dialects.dra.accounts import NodeAccounts
+from ledger.domain.dialects.dra.objects import Taint
 from ledger.domain.dialects.dra.shares import Shares, shares_of
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import ClaimResult
@@ -33,10 +36,18 @@ RESULTS_MAX: Final = 32
 """The API's limit for a claim."""
 NO_DEVICES: Final = "cannot allocate all claims"
 """kube-scheduler's words."""
-NOT_LOOKED_AT: Final = f"{NO_DEVICES}: some of the devices are not looked at"
 FAILS: Final = f"{NO_DEVICES}: a selector fails on a device"
 TOO_MANY: Final = f"{NO_DEVICES}: more than {RESULTS_MAX} devices in one claim"
 TOO_LONG: Final = f"{NO_DEVICES}: the search took too long"
+
+
+class Toleration(Struct, frozen=True, kw_only=True):
+    """Which taints do not count."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +56,33 @@ class Offer:
     One device of a node.
 
     Attributes:
-        bars: a taint keeps claims off.
-        looked_at: it is a card or a part of one, given whole and under no conditions.
+        taints: those that keep claims off which don't tolerate them.
+        beyond: why it is not given here; empty for a card or a part of one, given whole.
     """
 
     device: Device
     asked: Asked
-    bars: bool = False
-    looked_at: bool = True
+    taints: tuple[Taint, ...] = ()
+    beyond: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAsk:
-    """So many devices that all these expressions select."""
+    """So many devices that all these expressions select; a toleration is what it tolerates."""
 
     request: str
     count: int
     selectors: tuple[str, ...]
+    tolerations: tuple[Toleration, ...] = ()
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Tell whether one toleration does. Rule: resource.k8s.io, DeviceToleration."""
+        return any(
+            one.key in {"", taint.key}
+            and one.effect in {"", taint.effect}
+            and (one.operator == "Exists" or one.value == taint.value)
+            for one in self.tolerations
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +96,14 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimAsk:
-    """A claim that has nothing yet."""
+    """A claim that has nothing yet; `served`: what a Pod asks for by a class's resource name."""
 
     uid: str
     namespace: str
     name: str
     requests: tuple[DeviceAsk, ...]
     constraints: tuple[Constraint, ...] = ()
+    served: str = ""
 
     @property
     def full_name(self) -> str:
@@ -122,7 +144,8 @@ def allocate(
         return Given(results={uid: tuple(some) for uid, some in given.items()})
     if search.steps > STEPS_MAX:
         return TOO_LONG
-    return NO_DEVICES if all(each.looked_at for each in offers) else NOT_LOOKED_AT
+    beyond = dict.fromkeys(offers[place].beyond for place in sorted(search.beyond))
+    return f"{NO_DEVICES}: {', '.join(beyond)}" if beyond else NO_DEVICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +167,7 @@ class _Search:
     results: list[ClaimResult] = field(default_factory=list)
     chosen: list[int] = field(default_factory=list)
     steps: int = 0
+    beyond: set[int] = field(default_factory=set)
 
     def candidates(self, ask: DeviceAsk) -> tuple[int, ...] | str:
         """Return the places of the devices that a request selects."""
@@ -154,7 +178,9 @@ class _Search:
                 continue
             if None in said:
                 return FAILS
-            if offer.looked_at and not offer.bars:
+            if offer.beyond:
+                self.beyond.add(place)
+            elif all(map(ask.tolerates, offer.taints)):
                 found.append(place)
         return tuple(found)
 

@@ -251,6 +251,64 @@ def test_a_taint_rule_counts_as_the_devices_own_taint(
         assert [each["closed"] for each in devices] == closed
 
 
+@pytest.mark.parametrize(
+    ("toleration", "gets"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "ill", "operator": "Exists"}, True),
+        ({"key": "ill", "value": "y"}, True),
+        ({"key": "ill", "value": "y", "effect": "NoExecute"}, True),
+        ({"key": "ill", "operator": "Exists", "effect": "NoSchedule"}, False),
+        ({"key": "ill", "value": "n"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+    ],
+)
+def test_a_claim_that_tolerates_a_taint_gets_the_device(
+    *, toleration: Object, gets: bool, line: CommandLine
+) -> None:
+    """Rule: resource.k8s.io, DeviceToleration; every taint of the device has to be tolerated."""
+    taint = {"key": "ill", "value": "y", "effect": "NoExecute"}
+    slices = resource_slice([card("gpu-0", "GPU-0", taints=[taint])], node="n1")
+    wants = waiting("x", asking(tolerations=[toleration]))
+
+    found = decided(line, node("n1"), slices, device_class(), wants, user("a", "x"))["a"]
+
+    assert (found["node"] == "n1") == gets
+
+
+@pytest.mark.parametrize(
+    ("of_slice", "of_device", "field"),
+    [
+        ({"skipNodeOperations": ["*"]}, {}, "skipNodeOperations"),
+        ({"partitionTypeAttribute": "x.com/p"}, {}, "partitionTypeAttribute"),
+        ({}, {"nodeAllocatableResources": {"memory": {}}}, "nodeAllocatableResources"),
+        ({}, {"attributes": {"models": {"strings": ["a"]}}}, "strings"),
+        (
+            {},
+            {"consumesCounters": [{"counterSet": "s", "compatibilityGroups": ["a"]}]},
+            "compatibilityGroups",
+        ),
+    ],
+)
+def test_a_device_that_says_what_is_not_known_is_given_to_nobody(
+    of_slice: Object, of_device: Object, field: str, line: CommandLine
+) -> None:
+    """1.37 and 1.38: by the field's name, where a request selects it; others are decided."""
+    new = resource_slice([card("gpu-0", "GPU-0", **of_device)], node="n1", sets={"s": {}})
+    new["spec"].update(of_slice)
+    on = waiting("x", asking(1, 'device.driver == "gpu.nvidia.com"'))
+    other = resource_slice([card("gpu-0", "GPU-1")], node="n2", driver="gpu.example.com")
+    plain = device_class("example", 'device.driver == "gpu.example.com"')
+    wants = waiting("y", asking(deviceClassName="example"))
+    objects = [node("n1"), node("n2"), new, other, device_class(), plain, on, wants]
+
+    found = decided(line, *objects, user("a", "x"), user("b", "y"))
+
+    why = found["a"]["unschedulable"]["message"]
+    assert f"cannot allocate all claims: not decided: {field}" in why
+    assert (found["a"]["node"], found["b"]["node"]) == (None, "n2")
+
+
 def test_a_taint_rule_without_effect_bars_nobody(line: CommandLine) -> None:
     """`None` tells of a device and keeps nobody off; beside others it changes nothing."""
     objects = [*pure(1), taint_rule({}, effect="None"), device_class(), waiting("c")]
@@ -413,7 +471,7 @@ TAINTED = card("gpu-0", "GPU-0", taints=[{"key": "k", "effect": "NoSchedule"}])
                 device_class(),
                 waiting("x"),
             ],
-            "some of the devices are not looked at",
+            "cannot allocate all claims: not decided: allowMultipleAllocations",
             id="a shared device",
         ),
     ],
@@ -448,6 +506,19 @@ def test_a_template_that_nobody_made_is_said(line: CommandLine) -> None:
             {"devices": {"requests": [{"name": "g", "firstAvailable": []}]}},
             "firstAvailable",
             id="a list of alternatives",
+        ),
+        pytest.param(
+            asking(derivedAttributes=[{"name": "derived/numa", "expression": "0"}]),
+            "request g: derivedAttributes",
+            id="derived attributes of 1.38",
+        ),
+        pytest.param(
+            {"devices": {**asking()["devices"], "score": {}}}, "claim ml/x: score", id="a new word"
+        ),
+        pytest.param(
+            asking(tolerations=[{"key": "k", "operator": "Exists", "until": "x"}]),
+            "request g: tolerations: until",
+            id="a new word of a toleration",
         ),
     ],
 )

@@ -64,6 +64,9 @@ _DEVICE_FIELDS: Final = frozenset(
     }
 )
 """What a device can say of itself in v1 of Kubernetes 1.36: more than that is not compared."""
+_VALUES: Final = frozenset({"bool", "int", "string", "version"})
+_CAPACITY: Final = frozenset({"requestPolicy", "value"})
+_CONSUMED: Final = frozenset({"counters", "counterSet"})
 
 Amounts = Mapping[str, int]
 """Amounts in whole units by name."""
@@ -250,6 +253,17 @@ def _pool(key: tuple[str, str], generation: int, parts: list[ResourceSlice]) -> 
         devices=tuple(device for part in parts for device in part.devices),
         counters={one.name: one.counters for part in parts for one in part.shared_counters},
     )
+
+
+def unknown_fields(spec: Mapping[str, object], device: Mapping[str, object]) -> list[str]:
+    """Return what a slice and a device of it say that is not known here, by name."""
+    inside = (
+        *((_VALUES, one) for one in an_object(device.get("attributes"), "attributes").values()),
+        *((_CAPACITY, one) for one in an_object(device.get("capacity"), "capacity").values()),
+        *((_CONSUMED, one) for one in each(device.get("consumesCounters"), "", an_object)),
+    )
+    found = (spec.keys() - _SLICE_FIELDS) | (device.keys() - _DEVICE_FIELDS)
+    return sorted(found.union(*(an_object(one, "devices").keys() - known for known, one in inside)))
 
 
 def _traits(body: Mapping[str, object]) -> str:
