@@ -27,9 +27,9 @@ class SystemCard:
     A card that others hand out, by claims or by annotations.
 
     Attributes:
-        system: `dra` or `volcano`.
+        system: `dra`, `volcano` or a dialect.
         key: what a Pod's part calls it; one system has it once on a node.
-        driver: whose it is, of dynamic resource allocation.
+        driver: whose it is: a driver of dynamic resource allocation, or a dialect's vendor.
         minor: -1 where it has none.
         mode: `whole`, `slices` or `shares`.
         closed: why it takes nobody; empty where it does.
@@ -105,6 +105,8 @@ class DeviceSystems:
         cards: in the order of what tells of them.
         others: driver -> how many devices it has that are no cards.
         claims: allocated ones whose Pods don't run there.
+        closed: ids of inventoried cards that take nobody though they are healthy, and why.
+        unread: systems whose register can't be read, with the resource or vendor that it is of.
         scaled: ids of inventoried cards, with the core percent and bytes that others give of them,
             by which what they gave is judged.
     """
@@ -115,6 +117,8 @@ class DeviceSystems:
     others: tuple[tuple[str, Count], ...] = ()
     claims: tuple[KeptClaim, ...] = ()
     scaled: tuple[tuple[str, Count, Count], ...] = ()
+    closed: tuple[tuple[str, str], ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
 
     def excess(self, card: DeviceRecord) -> tuple[int, int]:
         """Return how much core percent and memory others give of a card beyond what it has."""

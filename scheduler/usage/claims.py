@@ -1,13 +1,13 @@
 """
 Cards that others hand out by claims or annotations: who holds how much of which.
 
-Rule: docs/contracts/dra.md, docs/contracts/volcano-vgpu.md.
+Rule: docs/contracts/dra.md, docs/contracts/volcano-vgpu.md, docs/contracts/hami.md 4.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -15,6 +15,7 @@ from ledger.domain.annotations.volcano_vgpu import VGPU_NAMES, VGPU_NUMBER
 from ledger.domain.devices import WHOLE_PERCENT, level_percent
 from ledger.domain.log.events import PodObserved
 from ledger.domain.request import extended
+from ledger.domain.request.card_names import NVIDIA_DOMAIN, count_in
 from ledger.domain.resources import TYPE_GPU
 from ledger.domain.systems import DRA, UNHEALTHY, VOLCANO, DeviceSystems, SystemCard, SystemPart
 from scheduler.usage.picture import (
@@ -195,64 +196,112 @@ def _unlisted(driver: str, key: str, holds: Sequence[_Hold]) -> DeviceNow:
     )
 
 
-# --- Volcano ----------------------------------------------------------------------------------
+# --- registers ---------------------------------------------------------------------------------
 
 
-def volcano_groups(
-    systems: DeviceSystems, pods: Sequence[PodObserved], *, is_open: bool
+def named_by_registers(systems: DeviceSystems) -> Mapping[tuple[str, str], list[SystemCard]]:
+    """Return system and vendor -> the cards of its register; none of one that can't be read."""
+    found: dict[tuple[str, str], list[SystemCard]] = {key: [] for key in systems.unread}
+    for card in systems.cards:
+        if card.system != DRA:
+            found.setdefault((card.system, card.driver), []).append(card)
+    return found
+
+
+def is_of_register(name: str, registers: Iterable[tuple[str, str]]) -> bool:
+    """Tell whether a resource is one of cards that a register lists, by its vendor's name."""
+    vendors = {vendor.lower() for _, vendor in registers}
+    return any(each in name.lower() if each else name in VGPU_NAMES for each in vendors)
+
+
+def register_groups(
+    systems: DeviceSystems, pods: Sequence[PodObserved], labels: Mapping[str, str], *, is_open: bool
 ) -> Iterator[CardGroup]:
-    """Yield the cards of a node that Volcano's plugin registered, by model and memory."""
-    cards = [card for card in systems.cards if card.system == VOLCANO]
+    """Yield the cards of a node that plugins of others registered, by model and memory."""
     counts = {pod.pod_uid: extended.held(pod.snapshot) for pod in pods}
-    held = {name: sum(each.get(name, 0) for each in counts.values()) for name in VGPU_NAMES}
-    offers = dict(systems.offers)
-    known = {card.key for card in cards}
-    unplaced = [
-        Unplaced(
-            namespace=pod.namespace,
-            name=pod.pod_name,
-            uid=pod.pod_uid,
-            amount=counts[pod.pod_uid][VGPU_NUMBER],
-            unit=VGPU_NUMBER,
-            is_counted=False,
-        )
-        for pod in pods
-        if counts[pod.pod_uid].get(VGPU_NUMBER) and not any(p.card in known for p in pod.parts)
-    ]
-    likes: dict[tuple[str, int | None], list[SystemCard]] = {}
-    for card in cards:
-        likes.setdefault((card.model, card.memory_mib), []).append(card)
-    if unplaced and not likes:
-        likes["", None] = []
-    for (model, memory), some in likes.items():
-        yield group_of(
-            system=VOLCANO,
-            mode="slices" if any(card.mode == "slices" for card in some) else "shares",
-            model=model,
-            memory_mib=memory or None,
-            devices=[_vgpu(card, pods) for card in some],
-            is_open=is_open,
-            units={
-                name: Units(allocatable=offers.get(name, 0), held=held[name])
-                for name in VGPU_NAMES
-                if offers.get(name) or held[name]
-            },
-            unplaced=unplaced,
-            is_inventoried=False,
-        )
+    offers, there = dict(systems.offers), systems.there()
+    asked = sum(map(Counter, counts.values()), Counter[str]())
+    registers = dict(named_by_registers(systems))
+    if asked[VGPU_NUMBER]:
+        registers.setdefault((VOLCANO, ""), [])
+    for key, listed in registers.items():
+        named = {name for name in (*there, *asked) if is_of_register(name, [key])}
+        names = sorted(named, key=lambda name: (name != VGPU_NUMBER, name not in there, len(name)))
+        is_unread = key in systems.unread
+        cards = [*listed, *(_lost(key, pods) if is_unread else ())]
+        known = {card.key for card in cards}
+        unplaced = [
+            Unplaced(
+                namespace=pod.namespace,
+                name=pod.pod_name,
+                uid=pod.pod_uid,
+                amount=counts[pod.pod_uid][names[0]],
+                unit=names[0],
+                is_counted=False,
+            )
+            for pod in pods
+            if names and counts[pod.pod_uid].get(names[0])
+            if not any(part.card in known for part in pod.parts)
+        ]
+        likes: dict[tuple[str, int | None], list[SystemCard]] = {}
+        for card in cards:
+            likes.setdefault((card.model, card.memory_mib), []).append(card)
+        if (unplaced or is_unread) and not likes:
+            likes["", None] = []
+        for (model, memory), some in likes.items():
+            group = group_of(
+                system=key[0],
+                mode="slices" if any(card.mode == "slices" for card in some) else "shares",
+                model=model,
+                memory_mib=memory or None,
+                devices=[_registered(card, pods) for card in some],
+                is_open=is_open and key[0] == VOLCANO,
+                units={
+                    name: Units(allocatable=offers.get(name, 0), held=asked[name]) for name in names
+                },
+                unplaced=unplaced,
+                is_inventoried=False,
+            )
+            yield _unread(group, names, there, labels) if is_unread else group
 
 
-def _vgpu(card: SystemCard, pods: Sequence[PodObserved]) -> DeviceNow:
+def _lost(key: tuple[str, str], pods: Sequence[PodObserved]) -> Iterator[SystemCard]:
+    """Yield the cards of a register that can't be read which Pods' annotations name."""
+    parts = {part.card for pod in pods for part in pod.parts if (part.system, part.driver) == key}
+    yield from (SystemCard(system=key[0], key=card, id=card) for card in sorted(parts))
+
+
+def _unread(
+    group: CardGroup, names: Sequence[str], there: Mapping[str, int], labels: Mapping[str, str]
+) -> CardGroup:
+    """Return cards of which Pods alone name some: as many as a label counts, else a range."""
+    domain = names[0].partition("/")[0] if names and group.system != VOLCANO else NVIDIA_DOMAIN
+    count = count_in(labels, domain)[1]
+    units = there.get(names[0], 0) if names else 0
+    least = max(count or min(1, units), len(group.devices))
+    most = max(least, count or units)
+    return replace(
+        group,
+        cards=Many(least=least, most=most),
+        free=Many(
+            least=max(0, least - len(group.devices) - len(group.unplaced)),
+            most=most - (len(group.devices) or bool(group.unplaced)),
+        ),
+        gettable=NONE,
+    )
+
+
+def _registered(card: SystemCard, pods: Sequence[PodObserved]) -> DeviceNow:
     return DeviceNow(
         id=card.id,
-        minor=card.minor,
+        minor=None if card.minor < 0 else card.minor,
         healthy=card.closed != UNHEALTHY,
         closed=card.closed or None,
         holders=tuple(
             _vgpu_holder(pod, part, card)
             for pod in pods
             for part in pod.parts
-            if part.system == VOLCANO and part.card == card.key
+            if part.system == card.system and part.card == card.key
         ),
     )
 

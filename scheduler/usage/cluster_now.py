@@ -22,7 +22,7 @@ from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.unnamed import unnamed_cards
 from ledger.domain.nodes import NodeFacts, NodeTerms
 from ledger.domain.request import extended
-from ledger.domain.request.card_names import are_parts
+from ledger.domain.request.card_names import NVIDIA_DOMAIN, are_parts
 from ledger.domain.resources import (
     GPU_NAMES,
     NVIDIA_GPU,
@@ -36,7 +36,7 @@ from ledger.domain.resources import (
 from ledger.domain.systems import NO_SYSTEMS, UNHEALTHY, Claimant, DeviceSystems
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node
-from scheduler.usage.claims import dra_groups, dra_not_looked_at, volcano_groups
+from scheduler.usage.claims import dra_groups, dra_not_looked_at, is_of_register, register_groups
 from scheduler.usage.machines import GONE, once_per_machine
 from scheduler.usage.once import once, open_ended
 from scheduler.usage.picture import (
@@ -57,7 +57,7 @@ from scheduler.usage.picture import (
     exactly,
     group_of,
 )
-from scheduler.usage.plugins import NVIDIA_DOMAIN, not_offered, plugged, plugin_groups
+from scheduler.usage.plugins import not_offered, plugged, plugin_groups
 
 _INVENTORY: Final = "inventory"
 """The reason that a ledger has for that."""
@@ -479,9 +479,12 @@ def _picture(
 
 def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
     unplaced: dict[str, list[Unplaced]] = {}
+    is_unread = is_of_register(NVIDIA_GPU, part.systems.unread)
     for event in part.pods:
         for device_type in event.unknown_types:
-            if device_type == TYPE_GPU and part.is_plugged and _is_of_others(event):
+            if device_type == TYPE_GPU and (
+                is_unread or (part.is_plugged and _is_of_others(event))
+            ):
                 continue
             found = unplaced_of(event, device_type)
             if found is not None:
@@ -516,7 +519,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
     groups = (
         *groups,
         *dra_groups(part.systems, part.pods, is_open=is_open),
-        *volcano_groups(part.systems, part.pods, is_open=is_open),
+        *register_groups(part.systems, part.pods, part.labels, is_open=is_open),
     )
     if part.is_cut:
         groups = tuple(_at_least(group, part) for group in groups)
@@ -601,12 +604,13 @@ def _plugged(
 def _device(part: _NodeParts, device: DeviceRecord) -> DeviceNow:
     closed = part.closed.get(device.key)
     closed = UNHEALTHY if closed == _INVENTORY else closed
+    others = dict(part.systems.closed).get(device.device_id) if closed == UNHEALTHY else None
     is_twice = device.unique_id and (device.device_type, device.device_id) in part.twice
     return DeviceNow(
         id=device.device_id,
         minor=device.minor,
-        healthy=closed is None,
-        closed=closed or (CLAIMED_TWICE if is_twice else None),
+        healthy=closed is None or others is not None,
+        closed=others or closed or (CLAIMED_TWICE if is_twice else None),
         holders=tuple(held.holder for held in part.held.get(device.key, ())),
         capacity_percent=device.core_percent,
     )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ledger.domain.request.card_names import count_in, may_be_cards
+from ledger.domain.request.card_names import NVIDIA_DOMAIN, count_in, may_be_cards
 from scheduler.usage.picture import CardGroup, Many, Sums, Units, regrouped, sums_over
-from scheduler.usage.plugins import NVIDIA, NVIDIA_DOMAIN
+from scheduler.usage.plugins import NVIDIA
 
 
 def once(

@@ -272,7 +272,7 @@ def _holding(row: UnplacedRow, key: DeviceKey, holder: HolderNow) -> HoldingRow:
 def has_others(facts: RecordedNode, labels: Mapping[str, str]) -> bool:
     """Tell whether a node has cards that no inventory has, or units that are no cards."""
     systems = facts.systems
-    if systems.cards or systems.claims or systems.capacity:
+    if systems.cards or systems.claims or systems.capacity or systems.unread:
         return True
     if facts.dialects is None:
         return False

@@ -19,6 +19,7 @@ from ledger.domain.dialects.registry import reader_of
 from ledger.domain.log.events import PodObserved
 from ledger.domain.request import extended
 from ledger.domain.request.card_names import (
+    NVIDIA_DOMAIN,
     WHOLE_CARD,
     Cut,
     are_parts,
@@ -31,6 +32,7 @@ from ledger.domain.request.card_names import (
 )
 from ledger.domain.resources import GPU_NAMES, NVIDIA_GPU, TYPE_GPU
 from ledger.domain.systems import UNHEALTHY, DeviceSystems
+from scheduler.usage.claims import is_of_register, named_by_registers
 from scheduler.usage.picture import (
     NONE,
     CardGroup,
@@ -42,7 +44,6 @@ from scheduler.usage.picture import (
 )
 
 NVIDIA: Final = "nvidia"
-NVIDIA_DOMAIN: Final = NVIDIA_GPU.partition("/")[0]
 _OURS: Final = GPU_NAMES - extended.PLAIN_CARDS - {NVIDIA_GPU}
 
 
@@ -84,10 +85,14 @@ def plugged(
     """Return what a node's plugins say, of NVIDIA's cards where nothing else lists them."""
     is_alone = all(reader_of(each).by_plugin for each in dialects)
     there, offers = systems.there(), dict(systems.offers)
+    registers = named_by_registers(systems)
+    is_alone = is_alone and not is_of_register(NVIDIA_GPU, registers)
     names = [
         name
         for name in there
-        if name not in _OURS and (is_alone or not name.startswith(f"{NVIDIA_DOMAIN}/"))
+        if name not in _OURS
+        and not is_of_register(name, registers)
+        and (is_alone or not name.startswith(f"{NVIDIA_DOMAIN}/"))
     ]
     return Plugged(
         is_open=is_open,
@@ -143,6 +148,8 @@ def plugin_groups(
     elif count and count != wholes and plain:
         told.append(f"{label} is {count}, offered are {_offered(node, cuts)}")
     is_sound = wholes == sum(map(node.there, plain)) and not is_by_model
+    if label and not count:
+        told.append(f"{label} is no number: {node.labels[label]}")
     groups = [*_whole(node, domain, plain, wholes, whole if is_sound else ())]
     if parts:
         groups.append(_in_parts(node, cuts, parts, Many(least=least, most=most)))
@@ -151,8 +158,8 @@ def plugin_groups(
 
 def not_offered(labels: Mapping[str, str]) -> Iterator[CardGroup]:
     """Yield the cards that labels tell of on a node whose plugin offers nothing."""
-    label, count = count_in(labels, NVIDIA_DOMAIN)
-    if not label and labels.get(f"{NVIDIA_GPU}.present") != "true":
+    count = count_in(labels, NVIDIA_DOMAIN)[1]
+    if not count and labels.get(f"{NVIDIA_GPU}.present") != "true":
         return
     card = DeviceNow(id="", minor=None, healthy=False, closed="not offered")
     yield CardGroup(

@@ -162,12 +162,14 @@ def adopt(
 
 
 def _vgpus(spec: PodSpec, node: NodeFacts) -> tuple[tuple[SystemPart, ...], list[str]]:
+    others = [part for one in READERS for part in one.given(spec.annotations, node.systems)]
     text = spec.annotations.get(VGPU_GIVEN)
-    if text is None or not any(card.system == VOLCANO for card in node.systems.cards):
-        return (), []
+    systems = {card.system for card in node.systems.cards} | {one for one, _ in node.systems.unread}
+    if text is None or VOLCANO not in systems:
+        return tuple(others), []
     parts = decode_vgpu_given(text)
     fault = f"{annotation_path(VGPU_GIVEN)} can't be read: not as the scheduler writes it"
-    return parts or (), [fault] if parts is None else []
+    return (*others, *(parts or ())), [fault] if parts is None else []
 
 
 def _counted(found: Found, asker: Asker) -> dict[str, int]:

@@ -35,7 +35,8 @@ def decode_vgpu_register(text: str) -> tuple[SystemCard, ...] | None:
     cards = []
     for place, entry in enumerate(filter(None, text.split(":"))):
         fields = entry.split(",")
-        if len(fields) < _FIELDS_MIN or not is_number(fields[2]) or place >= _CARDS_MAX:
+        numbers = len(fields) >= _FIELDS_MIN and all(map(is_number, fields[1:3]))
+        if not numbers or place >= _CARDS_MAX:
             return None
         is_healthy = fields[4].strip().lower() in {"1", "t", "true"}
         in_slices = len(fields) > _FIELDS_MIN and fields[_FIELDS_MIN] == "mig"

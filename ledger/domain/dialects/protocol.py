@@ -20,6 +20,7 @@ from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import Quantity
 from ledger.domain.request.asked import NOTHING, TypeRequest
 from ledger.domain.request.requests import MatchExpression, PodRequest
+from ledger.domain.systems import NO_SYSTEMS, DeviceSystems, SystemPart
 from ledger.domain.vocabulary import Vocabulary
 
 Labels = Mapping[str, str]
@@ -87,7 +88,7 @@ class Listed:
         serves: the dialects in which they can be asked for.
         instead_of: resources whose quantity says nothing of cards beside the annotation.
         scheduler: who gives them beside us, and counts none of our Pods; empty = nobody.
-        scaled: the cards of which that gives more than they have, as `DeviceSystems` has them.
+        scaled, closed, unread: as `DeviceSystems` has them.
     """
 
     name: str
@@ -96,6 +97,8 @@ class Listed:
     instead_of: frozenset[str]
     scheduler: str = ""
     scaled: tuple[tuple[str, int, int], ...] = ()
+    closed: tuple[tuple[str, str], ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -138,8 +141,10 @@ class DialectReader:
         offers: what a card's rest adds to the quantities of its Node, where an agent of ours writes
             them; no device plugin may advertise the same names.
         listed: the cards that a Node's annotations list, given its labels and what it offers.
+        registered: cards of other vendors that a Node's annotations list, or can't be read.
+        given: the parts of such cards that a Pod's annotations name.
         beside_device: the ids of the cards that a Node's annotations close beside its Device
-            object, whose devices are given, and what is to be said of them.
+            object, each with the reason, and what is to be said of them.
         uncounted: memory that is offered in vain without a number of cards.
         on_node: a Node with what only this dialect reads of its labels.
         node_warnings: what is wrong with a Node in this dialect, by its labels, its quantities and
@@ -163,8 +168,10 @@ class DialectReader:
     offers: Callable[[CardLeft, Vocabulary], Mapping[str, int]] = no_offers
     listed: Callable[[Mapping[str, str], Labels, Quantities], Listed | None] = lambda *_: None
     beside_device: Callable[
-        [Mapping[str, str], Sequence[DeviceRecord]], tuple[frozenset[str], Sequence[str]]
-    ] = lambda *_: (frozenset(), ())
+        [Mapping[str, str], Sequence[DeviceRecord]], tuple[Mapping[str, str], Sequence[str]]
+    ] = lambda *_: ({}, ())
+    registered: Callable[[Mapping[str, str]], DeviceSystems] = lambda _: NO_SYSTEMS
+    given: Callable[[Mapping[str, str], DeviceSystems], Sequence[SystemPart]] = lambda *_: ()
     uncounted: tuple[Uncounted, ...] = ()
     on_node: Callable[[NodeFacts], NodeFacts] = lambda node: node
     node_warnings: Callable[[Labels, Quantities, Sequence[DeviceRecord] | None], Iterable[str]] = (

@@ -88,7 +88,7 @@ from ledger.domain.resources import (
     TYPE_GPU,
     unhealthy_gpu_config_map,
 )
-from ledger.domain.systems import VOLCANO, DeviceSystems
+from ledger.domain.systems import UNHEALTHY, VOLCANO, DeviceSystems
 from ledger.domain.typed import read
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
@@ -182,9 +182,10 @@ def decode_node(
         inventory = _within(
             f"Device {name}", lambda: inventory_of_device(device, model, vocabulary)
         )
+    closed: dict[str, str] = dict(listed.closed) if listed else {}
     devices, health_warnings = _with_health(inventory.devices, unhealthy_gpus, name)
     if device is not None:
-        devices, said = _with_witnesses(devices, annotations)
+        devices, closed, said = _with_witnesses(devices, annotations)
         health_warnings += said
     topology = _within(f"NodeResourceTopology {name}", lambda: read_topology(nrt, known_pods))
     own = {**topology.copies, **annotations}
@@ -218,7 +219,12 @@ def decode_node(
         honors_partitions=honors_partitions(labels, device_labels),
         extended=offered(quantities or {}, vocabulary, plain=device is None),
         advertised=_advertised_names(status, {*vocabulary.device_names, SLOT}),
-        systems=replace(systems, scaled=listed.scaled if listed else ()),
+        systems=replace(
+            systems,
+            scaled=listed.scaled if listed else (),
+            closed=tuple(sorted(closed.items())),
+            unread=systems.unread + (listed.unread if listed else ()),
+        ),
         other_scheduler=(listed.scheduler if listed else "")
         or (VOLCANO if systems.cards and dict(systems.offers).get(VGPU_NUMBER) else ""),
     )
@@ -375,12 +381,15 @@ def _with_health(
 
 def _with_witnesses(
     devices: tuple[DeviceRecord, ...], annotations: Mapping[str, str]
-) -> tuple[tuple[DeviceRecord, ...], list[str]]:
+) -> tuple[tuple[DeviceRecord, ...], dict[str, str], list[str]]:
     """Close the GPUs that a dialect's annotations on the Node close beside a Device object."""
     warnings: list[str] = []
+    reasons: dict[str, str] = {}
     for reader in READERS:
         closed, said = reader.beside_device(annotations, devices)
         warnings += said
+        ill = {one.device_id for one in devices if not one.healthy}
+        reasons |= {key: why for key, why in closed.items() if key not in ill and why != UNHEALTHY}
         if closed:
             devices = tuple(
                 replace(record, healthy=False)
@@ -388,7 +397,7 @@ def _with_witnesses(
                 else record
                 for record in devices
             )
-    return devices, warnings
+    return devices, reasons, warnings
 
 
 def _partitions(
@@ -524,13 +533,17 @@ def systems_of_node(
     offers = _units(status.get("allocatable") or status.get("capacity"), vocabulary)
     cards = decode_vgpu_register(annotations.get(VGPU_REGISTER, ""))
     fault = f"{annotation_path(VGPU_REGISTER)} can't be read: not as the plugin writes it"
+    others = [reader.registered(annotations) for reader in READERS]
+    unread = [each for other in others for each in other.unread]
+    faults = [f"a register of {vendor} cards can't be read" for _, vendor in unread]
     return DeviceSystems(
         offers=tuple(sorted(offers.items())),
         capacity=tuple(
             (name, amount) for name, amount in sorted(there.items()) if offers.get(name) != amount
         ),
-        cards=cards or (),
-    ), [fault] if cards is None else []
+        cards=(*(cards or ()), *(card for other in others for card in other.cards)),
+        unread=(*unread, *(((VOLCANO, ""),) if cards is None else ())),
+    ), [*faults, *([fault] if cards is None else [])]
 
 
 def _units(amounts: object, vocabulary: Vocabulary) -> dict[str, int]:

@@ -78,7 +78,7 @@ class Cut:
 
 WHOLE_CARD: Final = Cut(mode="whole", most=1)
 
-_NVIDIA: Final = NVIDIA_GPU.partition("/")[0]
+NVIDIA_DOMAIN: Final = NVIDIA_GPU.partition("/")[0]
 NVIDIA_CARDS: Final = (
     (MatchExpression(key=LABEL_GPU_VENDOR, operator="DoesNotExist", values=()),),
     (MatchExpression(key=LABEL_GPU_VENDOR, operator="In", values=("", "nvidia")),),
@@ -88,20 +88,23 @@ NVIDIA_CARDS: Final = (
 
 def count_in(labels: Mapping[str, str], domain: str) -> tuple[str, int]:
     """
-    Return how many cards a node has of a vendor, and the label that says so; 0 = none does.
+    Return how many cards a node has of a vendor, and the label that says so or is no number.
 
     A label under the vendor's domain counts before one of a cloud's.
     """
     found: dict[tuple[bool, str, bool], tuple[str, int]] = {}
+    broken = ""
     for label in sorted(labels):
         told = _COUNT.fullmatch(label)
-        if told and number_in(labels, label):
+        if told and told[1] == domain and not is_number(labels[label]):
+            broken = label
+        elif told and number_in(labels, label):
             key = told[1] != domain, told[2] or told[3] or "", label.startswith("beta.")
             if key[0] and (key[1] or domain == told[1]):
                 continue
             before = found.get(key, (label, 0))[1] if key[1] else 0
             found[key] = label, before + number_in(labels, label)
-    return found[min(found)] if found else ("", 0)
+    return found[min(found)] if found else (broken, 0)
 
 
 def cut_of(name: str, labels: Mapping[str, str], units: int = 0) -> Cut | None:
@@ -111,7 +114,7 @@ def cut_of(name: str, labels: Mapping[str, str], units: int = 0) -> Cut | None:
     Rule: docs/contracts/device-plugins.md 2. Fewer cards than units are told: they are parts.
     """
     domain, _, what = name.partition("/")
-    is_nvidia = domain == _NVIDIA
+    is_nvidia = domain == NVIDIA_DOMAIN
     if found := SLICE.fullmatch(name):
         return _instances(int(found[1]), max(1, number_in(labels, f"{name}.replicas")))
     if found := _PARTITION.fullmatch(what):
@@ -164,7 +167,7 @@ def are_parts(labels: Mapping[str, str], offers: Mapping[str, int]) -> bool:
 
     Fewer cards than these and the slices beside them need are told: nobody knows what they are.
     """
-    count = count_in(labels, _NVIDIA)[1]
+    count = count_in(labels, NVIDIA_DOMAIN)[1]
     slices = [
         (cut, number)
         for name, number in offers.items()
@@ -210,7 +213,7 @@ def product_of(labels: Mapping[str, str], cards: int = 0) -> str:
     It is not known where there are more than the label counts: that is of one model.
     """
     told = labels.get(PRODUCT, "") or labels.get(f"{_GKE}accelerator", "")
-    is_of_some = 0 < count_in(labels, _NVIDIA)[1] < cards
+    is_of_some = 0 < count_in(labels, NVIDIA_DOMAIN)[1] < cards
     return "" if is_of_some else SLICED_PRODUCT.sub("", told.removesuffix("-SHARED"))
 
 

@@ -98,14 +98,14 @@ def _given(text: str, path: str) -> GivenCard:
 #   "GPU-0055...,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,1,hami-core:"
 
 
-def decode_register(text: str) -> tuple[RegisteredCard, ...]:
+def decode_register(text: str, key: str = REGISTER) -> tuple[RegisteredCard, ...]:
     """
     Return the cards of a Node, in the order of the text (docs/contracts/hami.md 4).
 
     Raises:
         InputError: neither form, a number that is none, a card without an id or with another's.
     """
-    path = wire.annotation_path(REGISTER)
+    path = wire.annotation_path(key)
     if text.lstrip().startswith(("[", "null")):
         cards = wire.each(wire.load(text, path), path, _of_json)
     else:

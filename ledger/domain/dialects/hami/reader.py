@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -37,10 +38,13 @@ from ledger.domain.resources import (
     NVIDIA_GPU,
     TYPE_GPU,
 )
+from ledger.domain.systems import UNHEALTHY, DeviceSystems, SystemCard, SystemPart
 
 SOURCE: Final = "vgpu-devices-allocated"
 _CORDON: Final = annotation_path(words.CORDON)
 _MINOR_MAX: Final = 1023
+_OTHER_REGISTER: Final = re.compile(r"hami\.io/node-(?:register-(.+)|(.+)-register)")
+_OTHER_GIVEN: Final = re.compile(r"hami\.io/.+-allocated")
 _WORDS: Final = words.WORDS.resources | words.WORDS.borrowed
 
 
@@ -213,7 +217,9 @@ def registered(
     text = annotations.get(words.REGISTER)
     if text is None:
         return None
-    cordoned, is_gone = _cordoned(annotations), _is_gone(annotations, quantities)
+    is_gone = _is_gone(annotations, quantities)
+    unread: tuple[tuple[str, str], ...] = ()
+    cordoned = _cordoned(annotations)
     cards: tuple[RegisteredCard, ...] = ()
     try:
         cards = decode_register(text)
@@ -226,6 +232,7 @@ def registered(
             warnings.append(f"{path}: HAMi's device plugin is gone; its cards take no Pods")
     except InputError as error:
         warnings = [f"{error}; no card of it is offered"]
+        unread = ((str(Dialect.HAMI), words.CARDS),)
     size = _size_mib(cards, labels)
     records = [
         DeviceRecord(
@@ -234,7 +241,7 @@ def registered(
             device_id=card.device_id,
             model=card.model,
             memory_bytes=min(card.memory_mib, size) * MIB,
-            healthy=not is_gone and _takes_pods(card) and card.device_id not in cordoned,
+            healthy=not (is_gone or _closed(card, cordoned)),
             labels={words.MODE: card.mode or CORE_MODE},
             unique_id=True,
         )
@@ -251,13 +258,89 @@ def registered(
             for card in cards
             if card.core_percent > WHOLE_PERCENT or card.memory_mib > size
         ),
+        closed=tuple(
+            (card.device_id, _closed(card, cordoned) or "plugin gone")
+            for card in cards
+            if card.healthy and (is_gone or _closed(card, cordoned))
+        ),
+        unread=unread,
         warnings=tuple(warnings),
     )
 
 
+def others_registered(annotations: Mapping[str, str]) -> DeviceSystems:
+    """
+    Return the cards of other vendors that a Node's annotations list.
+
+    Rule: docs/contracts/hami.md 4, Other vendors.
+    """
+    cards: list[SystemCard] = []
+    unread = []
+    for key in sorted(annotations):
+        told = _OTHER_REGISTER.fullmatch(key)
+        if not told or key == words.REGISTER:
+            continue
+        vendor = told[1] or told[2]
+        try:
+            found = decode_register(annotations[key], key)
+        except InputError:
+            unread.append((str(Dialect.HAMI), vendor))
+            continue
+        cordoned = _cordoned(annotations)
+        cards += (
+            SystemCard(
+                system=str(Dialect.HAMI),
+                key=card.device_id,
+                driver=vendor,
+                id=card.device_id,
+                minor=minor,
+                model=card.model,
+                memory_mib=card.memory_mib,
+                mode="shares" if card.core_percent in {0, WHOLE_PERCENT} else "slices",
+                closed=_closed(card, cordoned),
+            )
+            for minor, card in _numbered(found)
+        )
+    return DeviceSystems(cards=tuple(cards), unread=tuple(unread))
+
+
+def given_of_others(
+    annotations: Mapping[str, str], systems: DeviceSystems
+) -> tuple[SystemPart, ...]:
+    """Return the parts of cards that a Pod's annotations name, of such as no inventory has."""
+    modes = {card.key: card.mode for card in systems.cards if card.system == str(Dialect.HAMI)}
+    unread = [name for system, name in systems.unread if system == str(Dialect.HAMI)]
+    parts: dict[str, SystemPart] = {}
+    for key in sorted(annotations) if modes or unread else ():
+        if not _OTHER_GIVEN.fullmatch(key):
+            continue
+        is_nvidia = key == words.ALLOCATED
+        of = [v for v in unread if (is_nvidia if v == words.CARDS else v.lower() in key.lower())]
+        try:
+            containers = decode_allocated(annotations[key])
+        except InputError:
+            continue
+        for card in (card for cards in containers for card in cards):
+            if card.device_id not in modes and not of:
+                continue
+            before = parts.get(card.device_id)
+            core = card.core_percent if modes.get(card.device_id) != "slices" else 0
+            core += (before.core_percent or 0) if before else 0
+            memory = card.memory_mib + ((before.memory_mib or 0) if before else 0)
+            parts[card.device_id] = SystemPart(
+                system=str(Dialect.HAMI),
+                card=card.device_id,
+                driver=of[0] if of else "",
+                core_percent=core,
+                memory_mib=memory,
+                whole=core >= WHOLE_PERCENT,
+            )
+    return tuple(parts.values())
+
+
 def beside_device(
     annotations: Mapping[str, str], devices: Sequence[DeviceRecord]
-) -> tuple[frozenset[str], Sequence[str]]:
+) -> tuple[Mapping[str, str], Sequence[str]]:
     """
     Return the cards of a Device object that HAMi closes, and where the two tell of other cards.
 
@@ -265,7 +348,7 @@ def beside_device(
     """
     known = {one.device_id for one in devices if one.device_type == TYPE_GPU}
     cordoned = _cordoned(annotations)
-    closed = dict.fromkeys(cordoned, _CORDON)
+    closed = dict.fromkeys(cordoned, (_CORDON, "cordoned"))
     warnings = [f"{_CORDON}: no such card: {one}" for one in sorted(cordoned - known)]
     path = annotation_path(words.REGISTER)
     try:
@@ -275,11 +358,11 @@ def beside_device(
     for card in cards:
         if card.device_id not in known:
             warnings.append(f"{path}: not in the Device object, which counts: {card.device_id}")
-        elif card.memory_mib and not _takes_pods(card):
-            closed[card.device_id] = path
+        elif card.memory_mib and (reason := _closed(card, ())):
+            closed[card.device_id] = path, reason
     at_hand = sorted(closed.keys() & known)
-    warnings += [f"{closed[one]}: takes no Pods: {one}" for one in at_hand]
-    return frozenset(at_hand), warnings
+    warnings += [f"{closed[one][0]}: takes no Pods: {one}" for one in at_hand]
+    return {one: closed[one][1] for one in at_hand}, warnings
 
 
 def _size_mib(cards: Sequence[RegisteredCard], labels: Mapping[str, str]) -> int:
@@ -304,8 +387,15 @@ def _cordoned(annotations: Mapping[str, str]) -> frozenset[str]:
     return frozenset(words_of(annotations.get(words.CORDON, "")))
 
 
-def _takes_pods(card: RegisteredCard) -> bool:
-    return card.healthy and card.mode != MIG_MODE and card.memory_mib > 0
+def _closed(card: RegisteredCard, cordoned: Container[str]) -> str:
+    """Return why a card takes no Pods, empty where it does."""
+    if not card.healthy:
+        return UNHEALTHY
+    if card.device_id in cordoned:
+        return "cordoned"
+    if card.mode == MIG_MODE:
+        return "MIG mode"
+    return "" if card.memory_mib else "no memory told"
 
 
 def _numbered(cards: Sequence[RegisteredCard]) -> Sequence[tuple[int, RegisteredCard]]:
@@ -357,4 +447,6 @@ READER: Final = DialectReader(
     with_containers=with_containers,
     listed=registered,
     beside_device=beside_device,
+    registered=others_registered,
+    given=given_of_others,
 )

@@ -7,7 +7,7 @@ from ledger.domain.log.events import PodObserved
 from ledger.domain.request.requests import PodSnapshot
 from ledger.domain.systems import DRA, DeviceSystems, SystemCard, SystemPart
 from ledger.store.reading.report_rows import Span, UnplacedRow
-from scheduler.usage.claims import dra_groups, volcano_groups
+from scheduler.usage.claims import dra_groups, register_groups
 from scheduler.usage.others import POSITION, OthersRows, rows_of_others
 from scheduler.usage.picture import CardGroup, NodeNow, Picture
 from tests.support.objects import node
@@ -73,7 +73,7 @@ def test_a_holding_of_some_card_of_two_models_is_one() -> None:
     facts, _ = decode_node(node("n", allocatable={NUMBER: "20"}, annotations={REGISTER: text}))
     there = [held(PodSnapshot(original={f"main.{NUMBER}": "1"}))]
 
-    found = rows(volcano_groups(facts.systems, there, is_open=True))
+    found = rows(register_groups(facts.systems, there, {}, is_open=True))
 
     (used,) = found.used
     assert (used.model, len(used.among), len(found.unplaced)) == ("", 2, 1)

@@ -8,7 +8,7 @@ from ledger.domain.adopted.pods import adopt
 from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from scheduler.usage.claims import volcano_groups
+from scheduler.usage.claims import register_groups
 from scheduler.usage.picture import CardGroup, Many, exactly
 from tests.support.objects import container, node, pod
 
@@ -54,7 +54,7 @@ def observed(name: str, text: str | None = None, on: str = TWO) -> tuple[PodObse
 def group(*pods: tuple[PodObserved, str], on: str = TWO) -> CardGroup:
     """Return the one group of node `n`, which is open."""
     there = [event for event, _ in pods]
-    (found,) = volcano_groups(registered(on)[0].systems, there, is_open=True)
+    (found,) = register_groups(registered(on)[0].systems, there, {}, is_open=True)
     return found
 
 
