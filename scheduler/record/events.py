@@ -481,10 +481,10 @@ def preemption(event: PreemptionDecided, at_us: int) -> NewEvent:
 
 
 def shape_of(request: PodRequest) -> str:
-    """Return the request in short: `4 x nvidia.com/gpu, 8 cpu, 32 GiB`."""
+    """Return the request in short: `4 nvidia.com/gpu, 8 cpu, 32 GiB`."""
     written = extended.held(request.snapshot)
     parts = [_demand_text(demand, written) for demand in request.devices]
-    parts += [f"{amount} x {name}" for name, amount in request.extended]
+    parts += [f"{amount} {name}" for name, amount in request.extended]
     if request.cpu_milli:
         pinned = f" pinned ({request.cpuset.bind_policy})" if request.cpuset else ""
         parts.append(f"{format_cores(request.cpu_milli)} cpu{pinned}")
@@ -498,8 +498,8 @@ def _demand_text(demand: DeviceDemand, written: Mapping[str, int]) -> str:
         return f"{demand.count} x {demand.core_percent} {demand.device_type}"
     part = demand.memory_bytes or max(demand.core_percent, demand.memory_ratio_percent) % 100
     if demand.exclusive and not part:
-        name = NVIDIA_GPU if written.get(NVIDIA_GPU) == demand.count else "whole gpu"
-        return f"{demand.count} x {name}"
+        name = NVIDIA_GPU if written.get(NVIDIA_GPU) == demand.count else "x whole gpu"
+        return f"{demand.count} {name}"
     parts = ["alone"] if demand.exclusive else []
     if demand.core_percent:
         parts.append(f"{format_cards(demand.core_percent)} core")

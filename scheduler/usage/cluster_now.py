@@ -158,7 +158,7 @@ class _NodeParts:
         if self.terms.unschedulable:
             words["cordoned"] = None
         for taint in self.terms.taints:
-            if taint.effect in _CLOSING:
+            if taint.effect in _CLOSING or taint.key in _TAINTS_IN_WORDS:
                 value = f"={taint.value}" if taint.value else ""
                 word = f"taint {taint.key}{value}:{taint.effect}"
                 words[_TAINTS_IN_WORDS.get(taint.key, word)] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -87,6 +87,7 @@ class Checker:
         pods: (namespace, name) -> Pods of the input, which Bindings name; as they are after our
             own changes, since a Binding comes after them.
         old: (kind, namespace, name) -> objects before an UPDATE.
+        nearly: Pod -> which resources it asks for by a name that no Node of the input offers.
     """
 
     operation: str
@@ -97,6 +98,7 @@ class Checker:
     old: Mapping[tuple[str, str, str], Document]
     priorities: Priorities
     runtime_classes: Mapping[str, Mapping[str, Any]]
+    nearly: Callable[[Mapping[str, Any]], Iterator[str]] = lambda _: iter(())
 
     def check(self, document: Document) -> Checked:
         """Return what becomes of an object. Raises InputError: unreadable, or not an old one."""
@@ -226,7 +228,8 @@ class Checker:
         amounts = check_amounts(whole, filled_in=filled_in)
         api = (*refused, *amounts, *self.priorities.check(whole))
         second = validate(replace(request, obj=whole), self.settings, facts)
-        warnings = (*first.warnings, *second.warnings, *self._missing(spec_of(whole)))
+        found = (*self._missing(spec_of(whole)), *self.nearly(sent))
+        warnings = (*first.warnings, *second.warnings, *found)
         return after, _together(api, first, second), warnings
 
     def _missing(self, spec: Mapping[str, Any]) -> Iterator[str]:

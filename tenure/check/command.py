@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 from ledger.domain.errors import InputError
+from ledger.domain.kube.object_fields import metadata_of
 from tenure.check.checker import Checked, Checker
 from tenure.check.facts import facts_of, priorities_of, user_of, written
 from tenure.exits import AnswerIsNo, note, printable, with_next
@@ -95,7 +97,30 @@ def _checker(options: Options, manifests: Manifests) -> Checker:
         priorities=priorities_of(manifests),
         runtime_classes={one.name: one.body for one in manifests.of_kind("RuntimeClass")},
         old={(document.kind, document.namespace, document.name): document for document in old},
+        **({"nearly": _nearly(manifests)} if manifests.of_kind("Node") else {}),
     )
+
+
+def _nearly(manifests: Manifests) -> Callable[[Mapping[str, Any]], Iterator[str]]:
+    """Return what says of a Pod which resources nobody offers, as `why` and `simulate` do."""
+    from ledger.domain.request.near_names import NOBODY
+    from ledger.domain.request.normalise import examine_pod
+    from scheduler.cluster.snapshot import read_objects, snapshot_of_objects
+    from scheduler.decide.outcome import Unplaced
+    from scheduler.decide.settings import DEFAULT_SCHEDULING as SETTINGS
+    from scheduler.whatif.what_if import what_if_of
+
+    cluster = snapshot_of_objects(read_objects(manifests, SETTINGS), SETTINGS)
+    what_if = what_if_of(cluster, "")
+
+    def say(pod: Mapping[str, Any]) -> Iterator[str]:
+        named = {**pod, "metadata": {"name": "any", **metadata_of(pod)}}
+        with contextlib.suppress(InputError):  # the Pod's own causes say what is wrong with it
+            answer = what_if.decide(examine_pod(named, SETTINGS.vocabulary)[0])
+            if isinstance(answer, Unplaced) and NOBODY in answer.message:
+                yield f"spec.containers: {answer.message.partition('. ')[2]}"
+
+    return say
 
 
 def write_checked(results: Sequence[Checked], output: OutputFormat, out: TextIO) -> None:

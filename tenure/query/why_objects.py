@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from ledger.domain.devices import GPU
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import found_in, items_in, section, spec_of, text_in
 from ledger.domain.kube.pod_spec import why_in_part
 from ledger.domain.log.events import PodObserved, RefusalReason
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.constraints import NOT_DECIDED, gates_of, not_looked_at
 from scheduler.cluster.documents import Document, is_ended
@@ -259,7 +261,7 @@ def _stories(
         elif pod.uid in held:
             story = replace(story, held=held[pod.uid], message=unread.get(pod.title, ""))
         elif pod.uid in decided:
-            story = _waits(story, decided)
+            story = _waits(story, decided, run.nodes)
             if pod.uid in gangs:
                 for why in why_in_part(spec_of(pod.body)):
                     answer.note(f"{story.path}: {why}")
@@ -298,7 +300,7 @@ def _group(pod: PodRequest | RefusedPod) -> str:
     return group_name(pod) if isinstance(pod, PodRequest) else ""
 
 
-def _waits(story: _Story, decided: Mapping[str, Outcome]) -> _Story:
+def _waits(story: _Story, decided: Mapping[str, Outcome], nodes: Sequence[NodeFacts]) -> _Story:
     uid = story.document.uid
     story = replace(
         story,
@@ -310,8 +312,10 @@ def _waits(story: _Story, decided: Mapping[str, Outcome]) -> _Story:
     )
     match decided[uid]:
         case Placed(placement=placement) as placed:
-            shape = shape_of(placement.request)
-            return replace(story, state=FITS, held=_holding(placed), shape=shape)
+            held, shape = _holding(placed), shape_of(placement.request)
+            if all(card.device_type != GPU for card in nodes[placement.node].devices):
+                held = structs.replace(held, unknown_types=())  # parts, which are no cards
+            return replace(story, state=FITS, held=held, shape=shape)
         case Unplaced(request=request, message=message, reasons=reasons):
             return replace(
                 story, state=WAITING, message=message, reasons=reasons, shape=shape_of(request)
@@ -446,8 +450,13 @@ def _held(story: _Story) -> str:
     if held is None:
         return ""
     unknown = [f"{kind}:{','.join('?' * held.counted.get(kind, 1))}" for kind in held.unknown_types]
+    parts = [
+        f"{count} x {kind} by number"
+        for kind, count in held.counted.items()
+        if kind not in held.unknown_types
+    ]
     cpus = f"cpus {held.cpuset}" if held.cpuset else ""
-    parts = (held.node_name, cards_text(held.shares), *unknown, cpus)
+    parts = [held.node_name, cards_text(held.shares), *unknown, *parts, cpus]
     return " ".join(part for part in parts if part)
 
 

@@ -19,6 +19,7 @@ from ledger.domain.log.events import SettingsChanged
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.request.requests import PodRequest
+from ledger.domain.resources import TAINT_NOT_READY, TAINT_UNREACHABLE
 from ledger.store.open import Ledger, open_ledger
 from ledger.store.place import is_postgres, sqlite_path
 from scheduler.cluster.constraints import by_pod
@@ -277,6 +278,11 @@ def unlike_service(
         fact = f"placed where another scheduler gives the cards too ({who})"
         fact += ", as it would be there; our own grants nothing there until the node is owned"
         yield f"{fact} (NodeOfOtherScheduler): pods={len(others)}"
+    keys = {TAINT_NOT_READY, TAINT_UNREACHABLE}
+    asleep = [one for one in placed if keys & {each.key for each in nodes[one.node].taints}]
+    if asleep:
+        fact = "placed on nodes that are not ready and have no taint that says so"
+        yield f"{fact}; kubelet starts nothing there: pods={len(asleep)}"
     unbound = [one for one in placed if one.cpuset and asked.leaves_unbound(nodes[one.node])]
     if unbound:
         fact = "nothing binds CPUs of their own on their nodes, which a live service keeps closed"

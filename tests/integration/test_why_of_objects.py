@@ -112,7 +112,7 @@ def cluster() -> list[Object]:
         ),
         pytest.param(
             gpu_pod(GPU, name="p"),
-            "ml/p waits, asks for 1 x nvidia.com/gpu; it would get n1 gpu:? now",
+            "ml/p waits, asks for 1 nvidia.com/gpu; it would get n1 gpu:? now",
             id="it would get a place",
         ),
         pytest.param(
@@ -194,7 +194,7 @@ def test_pods_that_wait_before_it_are_named(line: CommandLine) -> None:
         in (answer.out)
     )
     assert "0/2 nodes are available: 2 Insufficient gpu devices." in answer.out
-    assert "ml/first waits, asks for 2 x nvidia.com/gpu; it would get n2 gpu:0,1 now" in (first.out)
+    assert "ml/first waits, asks for 2 nvidia.com/gpu; it would get n2 gpu:0,1 now" in (first.out)
 
 
 def test_the_scheduler_of_the_cluster_is_quoted(line: CommandLine) -> None:

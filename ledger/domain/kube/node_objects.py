@@ -121,6 +121,8 @@ _BIND_POLICIES: Final = {
 """A node's policy -> the same in a Pod's words."""
 
 _UNREADY: Final = {"False": TAINT_NOT_READY, "Unknown": TAINT_UNREACHABLE}
+UNSAID: Final = "PreferNoSchedule"
+"""The effect of the taint that a node which is not ready has by its condition alone."""
 """What the condition Ready says -> the taint that goes with it."""
 
 Quantities = Mapping[str, Quantity]
@@ -437,13 +439,14 @@ def _with_readiness(taints: tuple[Taint, ...], status: Mapping[str, object]) -> 
     Return the taints with that of a node that is not ready, where its object has it not yet.
 
     Rule: Kubernetes' node lifecycle controller: Ready False is `not-ready`, Unknown `unreachable`.
-    A Node that says nothing of it is taken for ready.
+    A Node that says nothing of it is taken for ready. It keeps nobody off, as kube-scheduler reads
+    what the object has.
     """
     known = {taint.key for taint in taints}
     for condition in each(status.get("conditions"), "status.conditions", an_object):
         key = _UNREADY.get(str(condition.get("status")))
         if condition.get("type") == "Ready" and key is not None and key not in known:
-            return (*taints, Taint(key=key, value="", effect="NoSchedule"))
+            return (*taints, Taint(key=key, value="", effect=UNSAID))
     return taints
 
 

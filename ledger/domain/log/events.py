@@ -497,7 +497,7 @@ class RequestRefused(Recorded, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         stage: `admission`, `takeover` or `scheduling`; `gone` ends the wait of a deleted Pod.
-        shape: the request in short, such as `4 x nvidia.com/gpu, 8 cpu, 32 GiB`.
+        shape: the request in short, such as `4 nvidia.com/gpu, 8 cpu, 32 GiB`.
         request: as of a reservation; None for one that breaks rules of ours.
         arrival: as of a reservation.
     """

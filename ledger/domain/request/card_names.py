@@ -24,6 +24,8 @@ SHARED: Final = f"{NVIDIA_GPU}.shared"
 SLICE: Final = re.compile(r"nvidia\.com/mig-([0-9])g\.[0-9]+gb(?:\..*)?")
 PRODUCT: Final = f"{NVIDIA_GPU}.product"
 """The label by which GPU feature discovery says which cards a node has."""
+MIG_STATE: Final = "nvidia.com/mig.config.state"
+"""The label by which NVIDIA's MIG manager says how far it is with cutting a node's cards."""
 SLICED_PRODUCT: Final = re.compile(r"-MIG-([0-9])g\.[0-9]+gb.*$")
 """What is behind the product where all of a node's units are slices of one kind."""
 CARD: Final = re.compile(

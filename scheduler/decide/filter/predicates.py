@@ -220,7 +220,8 @@ class Predicates:
         unlimited, limits = whatever_isolates(need.placement), chooser_of(need.dialect).limits
         if self._grants or unlimited is None or limits is None or not has_other_scheduler(node):
             return False
-        return any(map(limits, node.devices)) and allows(unlimited, node)
+        is_shut = not any(device.healthy for device in node.devices)
+        return (is_shut or any(map(limits, node.devices))) and allows(unlimited, node)
 
     def _misfit(self, need: StaticNeed, node: NodeFacts) -> Reason | None:
         for name in need.resources:

@@ -361,7 +361,7 @@ def model_mismatch(device_type: str) -> Reason:
 
 def unhealthy(device_type: str) -> Reason:
     """Return the reason for devices that would do, were they not closed."""
-    return _short_of(device_type, "Unhealthy")
+    return _short_of(device_type, "Closed")
 
 
 def visible(device_type: str) -> Reason:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ledger.domain.log.events import RefusalReason
+from ledger.domain.request.near_names import NOBODY
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards.fit import asked_bytes
 from scheduler.decide.dialects.registry import CHOOSERS, chooser_of
@@ -47,7 +48,9 @@ from scheduler.decide.refusal.shortfalls import (
     explain_extended,
     explain_memory,
     explain_visible,
+    large_enough,
     never,
+    not_offered_now,
 )
 from scheduler.decide.shapes import Shape
 
@@ -130,26 +133,29 @@ class ReasonCounter:
         for code in used:
             for reason in texts[code]:
                 by_name.setdefault(reason.name, (reason, []))[1].append(code)
+        everywhere = _any_of(codes, used)  # rows of nodes that went are no nodes
+        lacks = bool(used) and not (able & everywhere).any()
+        instead = not_offered_now(self._arrays, request, everywhere) if lacks else ""
         found = [
-            (*self._count(asked, reason, _any_of(codes, members), able), reason.text)
+            (*self._count(asked, reason, _any_of(codes, members), able, instead), reason.text)
             for reason, members in by_name.values()
         ]
         found.sort(key=lambda each: (-each[0].nodes, each[0].reason))
-        everywhere = _any_of(codes, used)  # rows of nodes that went are no nodes
+        told = reasons.message(
+            self._arrays.count, [(text, count.nodes) for count, _, text in found]
+        )
         return ReasonCounts(
-            message=reasons.message(
-                self._arrays.count, [(text, count.nodes) for count, _, text in found]
-            ),
+            message=f"{told} {instead}." if NOBODY in instead else told,
             counts=tuple([count for count, _, _ in found]),
             nodes=self._by_node(texts, codes, used),
             nearest=frozenset([row for _, row, _ in found]),
-            never=""
-            if not used or (able & everywhere).any()
-            else never(self._arrays, request, everywhere, _IN_CLUSTER),
+            never=never(self._arrays, request, everywhere, _IN_CLUSTER)
+            if lacks and not instead
+            else "",
         )
 
     def _count(
-        self, asked: _Asked, reason: Reason, where: BoolArray, able: BoolArray
+        self, asked: _Asked, reason: Reason, where: BoolArray, able: BoolArray, instead: str
     ) -> tuple[RefusalReason, int]:
         """Return a reason with the nodes that gave it, and the row of the closest of them."""
 
@@ -160,7 +166,7 @@ class ReasonCounter:
                 remedy = next(each.remedy for each in told if each.name == reason.name)
             return row, detail, remedy
 
-        row, detail, remedy = self._helpful(asked, where, where & able, look)
+        row, detail, remedy = self._helpful(asked, where, where & able, look, instead)
         count = RefusalReason(
             reason=reason.name,
             nodes=int(np.count_nonzero(where)),
@@ -176,11 +182,12 @@ class ReasonCounter:
         where: BoolArray,
         able: BoolArray,
         look: Callable[[BoolArray], tuple[int, str, str]],
+        told: str,
     ) -> tuple[int, str, str]:
         """
         Return the nearest of the nodes on which what would help could ever be, with its numbers.
 
-        Where there is none: the nearest of them all, and what is to be asked for.
+        Where there is none: the nearest of them all, and what is told, else is to be asked for.
         """
         left = able.copy()
         for _ in range(_LOOKS_MAX):
@@ -191,8 +198,8 @@ class ReasonCounter:
                 return row, detail, remedy
             left[row] = False
         row, detail, remedy = look(where)
-        if not remedy.startswith(_NEEDS_ROOM):
-            return row, detail, remedy
+        if told or not remedy.startswith(_NEEDS_ROOM):
+            return row, detail, told or remedy
         _, _, instead = remedy.partition(" or ")
         if remedy.startswith(FREEING) and able.any() and instead:
             return row, detail, instead
@@ -522,6 +529,7 @@ class Refusals:
         best = row_maxima(left)
         if shape.is_plain and not devices.closed_count and not devices.is_counted:
             in_pieces = devices.left_total.take(nodes) >= count * asked
+            in_pieces &= devices.count.take(nodes) >= count
             kinds = np.where(in_pieces, _FRAGMENTED, _INSUFFICIENT)
             fit = (best >= asked).astype(np.int64) if count == 1 else row_counts(left >= asked)
         else:
@@ -562,7 +570,8 @@ class Refusals:
         memory = row_sums(devices.memory_free.take(nodes, axis=0).clip(0) * usable)
         enough: BoolArray = core >= demand.count * demand.core_percent
         enough &= memory >= demand.count * asked_bytes(demand, mean)
-        enough &= row_counts(usable) > 0
+        large = large_enough(self._arrays, demand).take(nodes, axis=0)
+        enough &= row_counts(usable & large) >= demand.count
         return enough
 
 

@@ -12,11 +12,19 @@ from typing import Final
 import numpy as np
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
+from ledger.domain.dialects.registry import gpu_dialect_of, reader_of
+from ledger.domain.request.card_names import MIG_STATE, SLICE
+from ledger.domain.request.extended import held
+from ledger.domain.request.near_names import near_names
 from ledger.domain.request.requests import DeviceDemand, PodRequest
+from ledger.domain.resources import GPU_MEMORY, LABEL_MIG_STRATEGY, NVIDIA_GPU
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, row_counts
 from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.node_arrays import NodeArrays
 
+_CUTTING: Final = frozenset({"pending", "rebooting"})
+OPENING: Final = "open "
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
@@ -75,6 +83,8 @@ def explain_extended(arrays: NodeArrays, node: int, request: PodRequest, name: s
     """Explain a node that is short of a resource which it offers by its number alone."""
     asked = dict(request.extended).get(name, 0)
     free, cap = arrays.extended.free(node, name), arrays.extended.cap(node, name)
+    if cap < asked <= _there(arrays, node, name):
+        return f"asks {asked} {name}, {free} of {cap} free", f"{OPENING}{name}"
     if not cap:
         return f"asks {asked} {name}, the node offers none", f"add a node that offers {name}"
     remedy = f"release {asked - free} {name} on {arrays.nodes[node].name}"
@@ -87,12 +97,15 @@ def explain_closed(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Expla
     """Explain a node whose devices would do, were they not closed."""
     devices = arrays.devices_of(demand.device_type)
     shut = [
-        str(record.minor)
+        record
         for column, record in enumerate(devices.records[node])
         if not devices.open.item(node, column)
     ]
-    closed = f"{demand.device_type.upper()} {', '.join(shut)}"
-    return f"{closed} closed", f"open {closed} of {arrays.nodes[node].name}"
+    ill = [record for record in shut if not record.healthy]
+    whys = {"MIG mode" if "mig" in one.labels.values() else "unhealthy or cordoned" for one in ill}
+    closed = f"{demand.device_type.upper()} {', '.join(str(record.minor) for record in shut)}"
+    detail = f"{closed} closed" + (f": {', '.join(sorted(whys))}" if whys else "")
+    return detail, f"{OPENING}{closed} of {arrays.nodes[node].name}"
 
 
 def explain_visible(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Explained:
@@ -115,8 +128,13 @@ def explain_devices(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Expl
     """Explain a node that has too little left of a device type."""
     devices = arrays.devices_of(demand.device_type)
     name, kind, count = arrays.nodes[node].name, demand.device_type.upper(), demand.count
-    present = len(devices.records[node])
+    listed = len(devices.records[node])
+    is_gpu = demand.device_type == GPU
+    present = max(listed, _there(arrays, node, NVIDIA_GPU) if is_gpu else 0)
     healthy = int((devices.healthy[node] & (devices.barred[node] == 0)).sum())
+    if listed < count <= present:
+        closed = f"{present - healthy} of {present} {kind}"
+        return f"asks {count} {kind}, {closed} are closed", f"{OPENING}{closed} of {name}"
     if count > present:
         remedy = f"ask for at most {healthy} {kind}" if healthy else f"add a node with {kind}"
         closed = f", {present - healthy} of them closed" if present > healthy else ""
@@ -174,7 +192,7 @@ def able_nodes(arrays: NodeArrays, request: PodRequest) -> BoolArray:
     for name, amount in request.extended:
         able &= ~arrays.extended.too_small(name, amount, arrays.everything)
     for demand in request.devices:
-        able &= row_counts(_cards_large_enough(arrays, demand)) >= demand.count
+        able &= row_counts(large_enough(arrays, demand)) >= demand.count
     return able
 
 
@@ -204,13 +222,66 @@ def never(arrays: NodeArrays, request: PodRequest, among: BoolArray, where: str)
     return f"no node {where} has all of it together"
 
 
+def _there(arrays: NodeArrays, row: int, name: str) -> int:
+    """Return how many a node has of a resource, those too which it does not offer now."""
+    systems = arrays.nodes[row].systems
+    return dict(systems.capacity).get(name, dict(systems.offers).get(name, 0))
+
+
+def _opens(arrays: NodeArrays, request: PodRequest, row: int) -> str:
+    """Return what is closed of a node that may do once it is open, empty where nothing is."""
+    node, asked = arrays.nodes[row], held(request.snapshot)
+    if arrays.cpu_cap[row] < request.cpu_milli or arrays.memory_cap[row] < request.memory_bytes:
+        return ""
+    cut, units = node.labels.get(MIG_STATE, ""), node.labels.get(LABEL_MIG_STRATEGY) == "single"
+    if cut in _CUTTING and any(SLICE.fullmatch(n) or (units and n == NVIDIA_GPU) for n in asked):
+        return f"{node.name} is being cut ({MIG_STATE}={cut})"
+    if node.other_scheduler and not node.systems.cards:
+        is_read = arrays.gpus.records[row] or not asked.keys() & dict(node.systems.offers).keys()
+        return "" if is_read else f"what cards {node.name} has can't be read"
+    if not asked or any(n > _there(arrays, row, name) for name, n in asked.items()):
+        return ""
+    offers = dict(node.systems.offers)
+    ill = [
+        f"{n - offers.get(name, 0)} of {n} {name} of {node.name} unhealthy, or the plugin is gone"
+        for name, n in ((name, _there(arrays, row, name)) for name in asked)
+        if n > offers.get(name, 0)
+    ]
+    return ", ".join(ill)
+
+
+def not_offered_now(arrays: NodeArrays, request: PodRequest, among: BoolArray) -> str:
+    """Return what of these nodes to wait for, or what was meant; empty where it is neither."""
+    rows = np.flatnonzero(among).tolist()
+    closed = next(filter(None, (_opens(arrays, request, row) for row in rows)), "")
+    if closed:
+        return f"wait until it is open: {closed}"
+    names = {*held(request.snapshot), *(name for name, _ in request.extended)}
+    free = lambda number, name: _free(arrays, rows[number], name)  # noqa: E731
+    nodes = [arrays.nodes[row] for row in rows]
+    return "; ".join(near_names(names, nodes, free, DEFAULT_VOCABULARY))
+
+
+def _free(arrays: NodeArrays, row: int, name: str) -> int | None:
+    """Return how many of a resource are free on a node; None where nobody counts it by number."""
+    node, gpus, dialect = arrays.nodes[row], arrays.gpus, gpu_dialect_of(name)
+    if node.extended.get(name) or dialect is None:
+        return arrays.extended.free(row, name)
+    if dialect not in (node.dialects or (dialect,)):
+        return None
+    resource, unit = reader_of(dialect).sums.get(name, (name, 1))
+    if resource == GPU_MEMORY:
+        return int((gpus.memory_free[row] * gpus.open[row]).clip(0).sum()) // unit
+    return int(gpus.whole[row]) if resource == NVIDIA_GPU else None
+
+
 def _too_few_cards(arrays: NodeArrays, demand: DeviceDemand, among: BoolArray, where: str) -> str:
     kind = demand.device_type.upper()
     devices = arrays.devices_of(demand.device_type)
     present = _most(row_counts(devices.present), among)
     if present < demand.count:
         return f"no node {where} has {demand.count} {kind}; {_at_most(present)}"
-    if _most(row_counts(_cards_large_enough(arrays, demand)), among) >= demand.count:
+    if _most(row_counts(large_enough(arrays, demand)), among) >= demand.count:
         return ""
     largest = int((devices.memory_cap * devices.present)[among].max())
     if largest < demand.memory_bytes:
@@ -226,7 +297,8 @@ def _at_most(most: int) -> str:
     return f"the most is {most}" if most else THERE_IS_NONE
 
 
-def _cards_large_enough(arrays: NodeArrays, demand: DeviceDemand) -> BoolArray:
+def large_enough(arrays: NodeArrays, demand: DeviceDemand) -> BoolArray:
+    """Return which cards, by node, have as much of one as a demand asks of each."""
     devices = arrays.devices_of(demand.device_type)
     large: BoolArray = devices.present & (devices.core_cap >= demand.core_percent)
     if demand.memory_bytes:

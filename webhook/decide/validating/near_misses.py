@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
@@ -16,19 +15,15 @@ from ledger.domain.annotations.wire import annotation_path, label_path, load
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import annotations_of, labels_of, section
 from ledger.domain.kube.pod_spec import PodSpec
+from ledger.domain.request.near_names import meant_resource
 from ledger.domain.resources import (
     ANNOTATION_DEVICE_ALLOCATE_HINT,
     ANNOTATION_DEVICE_JOINT_ALLOCATE,
     ANNOTATION_GPU_PARTITION_SPEC,
     ANNOTATION_NUMA_TOPOLOGY_SPEC,
     ANNOTATION_RESOURCE_SPEC,
-    BATCH_CPU,
-    BATCH_MEMORY,
     LABEL_PRIORITY_CLASS,
     LABEL_QOS_CLASS,
-    MID_CPU,
-    MID_MEMORY,
-    NVIDIA_GPU,
     TYPE_GPU,
 )
 from ledger.domain.vocabulary import Vocabulary
@@ -78,37 +73,6 @@ def near_misses(pod: Json, spec: PodSpec, settings: AdmissionSettings) -> Iterat
     yield from _keys(annotations, POD_ANNOTATIONS, POD_LABELS, annotation_path, "a label")
     yield from _classes(labels)
     yield from _json(annotations, settings.vocabulary)
-
-
-@lru_cache(maxsize=1024)
-def meant_resource(name: str, vocabulary: Vocabulary) -> str:
-    """Return the resource of ours that a name was probably meant to be, or nothing."""
-    words = _words(vocabulary)
-    if name in words.read:
-        return ""
-    if "/" not in name:
-        return words.by_last_word.get(name, "")
-    return next(iter(get_close_matches(name, words.names, n=1, cutoff=_ALIKE)), "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Words:
-    """The resources that are read; `names` are the canonical spellings, to suggest."""
-
-    read: frozenset[str]
-    names: tuple[str, ...]
-    by_last_word: Mapping[str, str]
-
-
-@lru_cache(maxsize=4)
-def _words(vocabulary: Vocabulary) -> _Words:
-    canonical, proposal_name = vocabulary.canonical, vocabulary.proposal_name
-    read = frozenset({*vocabulary.device_names, BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY})
-    names = tuple(
-        sorted(name for name in read if name in {canonical(name), proposal_name(canonical(name))})
-    )
-    last = {name.rpartition("/")[2]: name for name in reversed(names)}
-    return _Words(read=read, names=names, by_last_word={**last, "gpu": NVIDIA_GPU})
 
 
 @lru_cache(maxsize=1024)

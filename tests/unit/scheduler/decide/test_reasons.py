@@ -135,14 +135,14 @@ def test_the_reason_of_a_fresh_node(
         pytest.param(
             gpu_node("n", 2, closed=frozenset({1})),
             pod("p", share(100, 2)),
-            "GPUUnhealthy",
+            "GPUClosed",
             id="closed cards would do",
         ),
         pytest.param(
             gpu_node("n", 2),
             pod("p", gpu_bytes(20 * GIB)),
-            "GPUFragmented",
-            id="enough in all, in pieces that are too small",
+            "Insufficient gpu devices",
+            id="enough in all, and no card is ever as large",
         ),
         pytest.param(
             gpu_node("n", 2), pod("p", share(100, 4)), "Insufficient gpu devices", id="too few"

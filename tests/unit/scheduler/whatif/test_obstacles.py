@@ -194,7 +194,7 @@ CASES = {
     "closed cards": Case(
         request=pod("w", share(100)),
         node=gpu_node("n", 1, closed=frozenset({0})),
-        reason="GPUUnhealthy",
+        reason="GPUClosed",
         numbers=(1, 0, "gpu devices"),
         about="closed gpu/0",
         remedy="open GPU 0 of n",

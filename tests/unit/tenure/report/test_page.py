@@ -139,7 +139,7 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize("code", sorted({*CODES, "GPUFragmented", "GPUUnhealthy"}))
+@pytest.mark.parametrize("code", sorted({*CODES, "GPUFragmented", "GPUClosed"}))
 def test_a_cause_that_is_a_code_is_put_in_words(code: str) -> None:
     """Of every code that a node may be refused with, by the table of the documents."""
     row = CauseRow(words=code, pods=1, example="ml/p")

@@ -4,11 +4,12 @@ from typing import Final
 
 import pytest
 
+from ledger.domain.request.near_names import meant_resource
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from tests.support.objects import Object, container, gpu_pod, pod
 from tests.support.requests_to_admit import judged
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings, RuleMode
-from webhook.decide.validating.near_misses import meant_key, meant_resource
+from webhook.decide.validating.near_misses import meant_key
 from webhook.decide.validating.workloads import workload_advice
 
 GPU = "koordinator.sh/gpu"
