@@ -16,16 +16,20 @@ from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, accounts_o
 from ledger.domain.dialects.dra.objects import Pool, pools_of, read_slice, unknown_fields
 from ledger.domain.dialects.dra.shares import Shares, shares_of
 from ledger.domain.errors import InputError
-from ledger.domain.kube.object_fields import default_uid, found_in, items_in, section
+from ledger.domain.kube.object_fields import default_uid, found_in, items_in, section, text_in
 from ledger.domain.log.events import ClaimObserved
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.extended import held
+from ledger.domain.request.requests import PodRequest
+from ledger.domain.resources import CLAIMED_BY_CLASS
 from ledger.domain.typed import read
 from scheduler.cluster.claimed import DRIVERS, READ, holders_of_own, seen_in
 from scheduler.cluster.claims import Dra
 from scheduler.cluster.constraints import NOT_DECIDED
 from scheduler.cluster.documents import Document, Documents, is_ended, node_of
 from scheduler.cluster.dra import dra_of, is_of_dra, with_rules
+from scheduler.cluster.model import Pod
 from scheduler.gate.allocate import (
     Asked,
     BeyondError,
@@ -52,6 +56,8 @@ _ENTRY: Final = frozenset({"name", "resourceClaimName", "resourceClaimTemplateNa
 _CLAIM: Final = frozenset({"config", "constraints", "requests"})
 _CLASS: Final = frozenset({"config", "extendedResourceName", "selectors"})
 _CONSTRAINED: Final = frozenset({"distinctAttribute", "matchAttribute", "requests"})
+Served = Sequence[tuple[str, int, str]]
+"""A resource, how many of it, and the DeviceClass that serves it."""
 _NOT_GIVEN: Final = ("allowMultipleAllocations", "bindingConditions", "bindsToNode")
 _UNKNOWN: Final = " unknown"  # no field of the API is called so
 UNTOLD: Final = "some of the devices are not looked at"
@@ -83,10 +89,12 @@ class AskedByPod:
     Attributes:
         claims: in its order.
         missing: what is not there that it names, so that it can't be scheduled.
+        served: resources that it asks for and that are given by claims.
     """
 
     claims: tuple[ClaimAsk, ...] = ()
     missing: str = ""
+    served: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,22 +116,50 @@ class ClaimWorld:
     beyond: Mapping[str, str] = field(default_factory=dict)
     dra: Dra = field(default_factory=Dra)
 
-    def why_not(self, uid: str) -> str:
-        """Return why a Pod with claims is not decided, empty where it is."""
-        return "" if uid in self.asked else self.beyond.get(uid, NOT_THERE)
+    def why_not(self, pod: Document) -> str:
+        """Return why what a Pod asks for by claims is not decided, empty where it is."""
+        unknown = NOT_THERE if _entries(pod) else ""
+        return "" if pod.uid in self.asked else self.beyond.get(pod.uid, unknown)
 
 
 def claim_world(
-    nodes: Mapping[str, NodeFacts], objects: Documents, pending: Sequence[Document]
+    nodes: Mapping[str, NodeFacts], objects: Documents, pods: Sequence[tuple[Document, Pod]]
 ) -> ClaimWorld:
     """Return what files tell of claims; without any, or who waits for one, nothing."""
-    asking = [pod for pod in pending if _entries(pod)]
+    classes = _classes_by_name(nodes, objects)
+    served = {
+        pod.uid: tuple(
+            (name, count, classes[name])
+            for name, count in held(request.snapshot).items()
+            if name in classes
+        )
+        for pod, request in pods
+        if isinstance(request, PodRequest) and classes
+    }
+    asking = [pod for pod, _ in pods if _entries(pod) or served.get(pod.uid)]
     if not (asking and any(map(is_of_dra, objects.documents))):
         return ClaimWorld()
     try:
-        return _world(nodes, objects, asking)
+        return _world(nodes, objects, asking, served)
     except _NotReadError as error:
         return ClaimWorld(beyond={pod.uid: str(error) for pod in asking})
+
+
+def _classes_by_name(nodes: Mapping[str, NodeFacts], objects: Documents) -> dict[str, str]:
+    """
+    Return resource -> the DeviceClass that serves it, where slices are told and no plugin has it.
+
+    Rule: resource.k8s.io, DeviceClass: of two the one that was made later, else the first by name.
+    """
+    kinds = [(one.kind.partition(".")[0], one) for one in objects.documents if is_of_dra(one)]
+    some = [one for kind, one in kinds if kind == "DeviceClass"]
+    some.sort(key=lambda one: one.name, reverse=True)
+    some.sort(key=lambda one: text_in(one.body, "metadata", "creationTimestamp"))
+    found = {text_in(one.body, "spec", "extendedResourceName"): one.name for one in some}
+    found |= {f"{CLAIMED_BY_CLASS}{one.name}": one.name for one in some}
+    offered = {name for node in nodes.values() for name, count in node.systems.offers if count}
+    is_told = any(kind == "ResourceSlice" for kind, _ in kinds)
+    return {key: name for key, name in found.items() if is_told and key not in {"", *offered}}
 
 
 class _NotReadError(Exception):
@@ -131,7 +167,10 @@ class _NotReadError(Exception):
 
 
 def _world(
-    nodes: Mapping[str, NodeFacts], objects: Documents, asking: Sequence[Document]
+    nodes: Mapping[str, NodeFacts],
+    objects: Documents,
+    asking: Sequence[Document],
+    served: Mapping[str, Served],
 ) -> ClaimWorld:
     found: dict[str, list[Document]] = {}
     for document in objects.documents:
@@ -164,7 +203,7 @@ def _world(
     reader = _Reader(found, {f"{c.namespace}/{c.name}" for c in seen if c.is_allocated}, allocated)
     for pod in asking:
         try:
-            asked[pod.uid] = reader.asked_by(pod)
+            asked[pod.uid] = reader.asked_by(pod, served.get(pod.uid, ()))
         except (BeyondError, InputError) as error:
             beyond[pod.uid] = str(error)
     _, rest = holders_of_own(nodes, dra_of(objects), objects)
@@ -280,7 +319,7 @@ class _Reader:
         self._classes = {one.name: one for one in found.get("DeviceClass", ())}
         self._given, self._allocated = given, allocated
 
-    def asked_by(self, pod: Document) -> AskedByPod:
+    def asked_by(self, pod: Document, served: Served) -> AskedByPod:
         """
         Return the claims of a Pod.
 
@@ -335,7 +374,21 @@ class _Reader:
                     constraints=constraints,
                 )
             )
-        return AskedByPod(claims=tuple({one.uid: one for one in claims}.values()))
+        for number, (name, count, of_class) in enumerate(served):
+            request = {
+                "name": f"container-0-request-{number}",
+                "exactly": {"deviceClassName": of_class, "count": count},
+            }
+            claims.append(
+                ClaimAsk(
+                    uid=default_uid("ResourceClaim", pod.namespace, f"{pod.uid}/{name}"),
+                    namespace=pod.namespace,
+                    name=f"{pod.name}-extended-resources-{number}",
+                    requests=(self._ask(request, name),),
+                )
+            )
+        names = frozenset(name for name, _, _ in served)
+        return AskedByPod(claims=tuple({one.uid: one for one in claims}.values()), served=names)
 
     def _missing_class(self, devices: Mapping[str, object]) -> str:
         for one in each(devices.get("requests"), "requests", an_object):

@@ -88,8 +88,9 @@ def not_decided(body: Mapping[str, Any], of_claims: str) -> Iterator[FieldError]
     Args:
         of_claims: why its claims can't be, empty where they can.
     """
-    if items_in(body, "spec", "resourceClaims") and of_claims:
-        yield _undecided("spec.resourceClaims", of_claims)
+    if of_claims:
+        has_some = items_in(body, "spec", "resourceClaims")
+        yield _undecided(f"spec.{'resourceClaims' if has_some else 'containers'}", of_claims)
     if (part := part_of(body)) is not None:
         yield _undecided(part.field, f"KAI's: asks for {part.text}")
 

@@ -96,14 +96,13 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimAsk:
-    """A claim that has nothing yet; `served`: what a Pod asks for by a class's resource name."""
+    """A claim that has nothing yet."""
 
     uid: str
     namespace: str
     name: str
     requests: tuple[DeviceAsk, ...]
     constraints: tuple[Constraint, ...] = ()
-    served: str = ""
 
     @property
     def full_name(self) -> str:

@@ -31,6 +31,7 @@ from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record.core import Placed
 from scheduler.record.events import shape_of
+from scheduler.usage.picture import UNUSED
 from scheduler.whatif.prospects import Prospects, prospects_of
 from scheduler.whatif.what_if import what_if_of
 from tenure.asking import Answer
@@ -272,6 +273,9 @@ def _stories(
     waits = (first.state == WAITING or first.gates) and len(stories) == 1
     if waits and first.document.uid not in run.claims_there.asked:
         stories = [_with_prospects(first, run, manifests, settings, decided)]
+    elif waits:
+        for claim in (one for node in run.nodes for one in node.systems.claims if not one.pods):
+            answer.note(f"held by claim {claim.claim}, {claim.state or UNUSED}")
     return stories
 
 

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.extended import by_number
+from ledger.domain.request.extended import by_number, without
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.claim_asks import ClaimWorld, claim_world
 from scheduler.cluster.constraints import (
@@ -71,13 +71,20 @@ def manifest_run(
     offers = frozenset(name for node in cluster.nodes for name in node.extended)
     asked = [asks(document, settings.vocabulary) for document in pending]
     nodes = {node.name: node for node in cluster.nodes}
-    world = ClaimWorld() if is_timed else claim_world(nodes, manifests, pending)
+    pairs = tuple(zip(pending, asked, strict=True))
+    world = ClaimWorld() if is_timed else claim_world(nodes, manifests, pairs)
+    asked = [
+        without(pod, world.asked[pod.uid].served)
+        if isinstance(pod, PodRequest) and pod.uid in world.asked
+        else pod
+        for pod in asked
+    ]
     asked = [by_number(pod, offers) if isinstance(pod, PodRequest) else pod for pod in asked]
     world = decided_in(world, asked)
     pods = [
         asking(
             replace(pod, stored=stored_as(document, settings.vocabulary)),
-            tuple(not_decided(document.body, world.why_not(document.uid))),
+            tuple(not_decided(document.body, world.why_not(document))),
         )
         if isinstance(pod, PodRequest)
         else pod

@@ -309,6 +309,91 @@ def test_a_device_that_says_what_is_not_known_is_given_to_nobody(
     assert (found["a"]["node"], found["b"]["node"]) == (None, "n2")
 
 
+def served(name: str, of_class: str = "gpu.nvidia.com", made: str = "2026-03-01") -> Object:
+    """Return a DeviceClass that serves a resource."""
+    body = device_class(of_class, GPU)
+    body["metadata"]["creationTimestamp"] = f"{made}T00:00:00Z"
+    body["spec"]["extendedResourceName"] = name
+    return body
+
+
+def wanting(name: str, resource: str, count: int = 1) -> Object:
+    """Return a Pod that asks for a resource."""
+    asks = container(limits={resource: count})
+    return pod(asks, name=name, uid=f"uid-{name}", namespace="ml")
+
+
+@pytest.mark.parametrize(
+    "resource",
+    ["example.com/h100", "nvidia.com/gpu", "deviceclass.resource.kubernetes.io/gpu.nvidia.com"],
+)
+def test_a_resource_of_a_class_is_given_by_claims(resource: str, line: CommandLine) -> None:
+    """KEP-5004: by the class's name for it; what is asked for is told, also where it waits."""
+    plain = resource.startswith("deviceclass.")
+    of_class = device_class() if plain else served(resource)
+    pods = [wanting("a", resource), wanting("b", resource, 2), wanting("c", resource)]
+
+    found = decided(line, *pure(), of_class, *pods)
+
+    assert [cards(found[name]) for name in "ac"] == [["GPU-n1-0"], ["GPU-n1-1"]]
+    why = found["b"]["unschedulable"]["message"]
+    assert "cannot allocate all claims" in why
+    answer = line.run("why", "ml/a", written(line, [*pure(), of_class, *pods]))
+    assert answer.out.startswith(f"ml/a waits, asks for 1 {resource}; it would get n1 gpu:0")
+
+
+def test_the_newest_class_of_a_resource_counts(line: CommandLine) -> None:
+    """Rule: resource.k8s.io, DeviceClass: made later, else the first by name."""
+    other = served("example.com/h100", "a-none", "2026-03-02")
+    other["spec"]["selectors"] = [{"cel": {"expression": 'device.driver == "none"'}}]
+    of_class = served("example.com/h100")
+
+    found = decided(line, *pure(), other, of_class, wanting("a", "example.com/h100"))
+    assert found["a"]["node"] is None
+    other["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
+    line.ledger.unlink()
+    found = decided(line, *pure(), other, of_class, wanting("a", "example.com/h100"))
+    assert found["a"]["node"] == "n1"
+
+
+def test_a_resource_that_a_plugin_offers_is_the_plugins(line: CommandLine) -> None:
+    """Where a node offers it, that node gives it; no other node gives it by claims here."""
+    offers = node("p", allocatable={"cpu": "8", "memory": "8Gi", "example.com/h100": "1"})
+    of_class = served("example.com/h100")
+
+    found = decided(line, *pure(), offers, of_class, wanting("a", "example.com/h100"))
+
+    assert found["a"]["node"] == "p"
+
+
+@pytest.mark.parametrize("field", ["managementMode", "suitableNodes"])
+def test_a_class_that_says_what_is_not_known_is_not_decided(field: str, line: CommandLine) -> None:
+    """By the field's name, for its claims and for who asks by its resource."""
+    of_class = served("example.com/h100")
+    of_class["spec"][field] = {}
+    asks = (user("a", "x"), wanting("b", "example.com/h100"))
+
+    found = decided(line, *pure(), of_class, waiting("x"), *asks)
+
+    for name, path in (("a", "resourceClaims"), ("b", "containers")):
+        why = found[name]["unschedulable"]["message"]
+        assert why == f"spec.{path}: not decided: class gpu.nvidia.com: {field}"
+
+
+def test_why_names_the_claims_that_keep_devices_for_nobody(line: CommandLine) -> None:
+    """A Pod that waits for a claim is told of those whose Pods are gone."""
+    zombie = resource_claim(
+        "left", result("gpu-0", node="n1"), node="n1", pods=("gone",), namespace="ml"
+    )
+    zombie["metadata"]["deletionTimestamp"] = "2026-03-01T00:00:00Z"
+    objects = [*pure(1), device_class(), zombie, waiting("x"), user("a", "x")]
+
+    told = line.run("why", "ml/a", written(line, objects))
+
+    assert "cannot allocate all claims" in told.out
+    assert "held by claim ml/left, being deleted, its Pod is not there (gone)" in told.err
+
+
 def test_a_taint_rule_without_effect_bars_nobody(line: CommandLine) -> None:
     """`None` tells of a device and keeps nobody off; beside others it changes nothing."""
     objects = [*pure(1), taint_rule({}, effect="None"), device_class(), waiting("c")]

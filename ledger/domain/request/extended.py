@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -23,6 +23,7 @@ from ledger.domain.resources import (
     MID_MEMORY,
     SLOT,
     TYPE_GPU,
+    WHOLE_CARD_NAMES,
     is_extended,
 )
 from ledger.domain.vocabulary import Vocabulary
@@ -92,6 +93,18 @@ def by_number(request: PodRequest, offers: Container[str]) -> PodRequest:
     named = [(name, counts[name]) for name in PLAIN_CARDS if counts.get(name) and name in offers]
     if not named or request.joint is not None or request.partition is not None:
         return request
+    return _without_cards(request, (*request.extended, *named))
+
+
+def without(request: PodRequest, names: Collection[str]) -> PodRequest:
+    """Return a request without resources that claims give."""
+    left = tuple(each for each in request.extended if each[0] not in names)
+    if WHOLE_CARD_NAMES.isdisjoint(names):
+        return replace(request, extended=left)
+    return _without_cards(request, left)
+
+
+def _without_cards(request: PodRequest, named: Iterable[tuple[str, int]]) -> PodRequest:
     needs = [
         replace(need, device_counts=tuple(c for c in need.device_counts if c[0] != TYPE_GPU))
         for need in request.containers
@@ -102,7 +115,7 @@ def by_number(request: PodRequest, offers: Container[str]) -> PodRequest:
         devices=tuple(each for each in request.devices if each.device_type != TYPE_GPU),
         containers=tuple(need for need in needs if need.device_counts),
         placement=whatever_the_vendor(request.placement) or request.placement,
-        extended=tuple(sorted((*request.extended, *named))),
+        extended=tuple(sorted(named)),
     )
 
 
@@ -134,7 +147,8 @@ def held(snapshot: PodSnapshot) -> Counts:
     by_container: dict[str, dict[str, int]] = dict.fromkeys(snapshot.kinds, _NOTHING)
     for key, amount in snapshot.original.items():
         container, _, name = key.partition(".")
-        units = _units(amount) if is_extended(name) else 0
+        is_one = is_extended(name) or name.startswith(CLAIMED_BY_CLASS)
+        units = _units(amount) if is_one else 0
         if units:
             by_container[container] = {**by_container.get(container, _NOTHING), name: units}
     if not any(by_container.values()):
