@@ -6,19 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from agent.decide import cgroups as cg
 from agent.decide.cgroup_order import Cell, orderly
-from agent.decide.cgroups import (
-    NO_QUOTA,
-    CgroupFile,
-    CgroupNow,
-    CgroupTree,
-    CgroupVersion,
-    Plan,
-    PodPlanned,
-    Problem,
-    UnboundReason,
-    Write,
-)
 from agent.decide.container_cpus import KubeQos
 from agent.decide.pools import joined
 from agent.decide.wanted_cpus import NodePlanned, Wanted, may_be_kubelets, wanted_of
@@ -43,7 +32,7 @@ class _Goal:
     alone: bool = False
 
 
-def plan(tree: CgroupTree, node: NodePlanned) -> Plan:
+def plan(tree: cg.CgroupTree, node: NodePlanned) -> cg.Plan:
     """
     Return the writes that bind the Pods of a node, none if all is as wanted. Pure and total.
 
@@ -60,10 +49,10 @@ def plan(tree: CgroupTree, node: NodePlanned) -> Plan:
     planning.drop(dropped)
     planning.part(dropped)
     planning.set_quotas()
-    return Plan(writes=tuple(planning.writes), unbound=tuple(planning.unbound))
+    return cg.Plan(writes=tuple(planning.writes), unbound=tuple(planning.unbound))
 
 
-def plan_removal(tree: CgroupTree, node: NodePlanned) -> Plan:
+def plan_removal(tree: cg.CgroupTree, node: NodePlanned) -> cg.Plan:
     """
     Return the writes that give everything back; what kubelet's static policy gave stays.
 
@@ -78,14 +67,14 @@ def plan_removal(tree: CgroupTree, node: NodePlanned) -> Plan:
     planning.part()
     planning.move({one.path for one in dropped})
     planning.set_quotas(upwards=True)
-    return Plan(writes=tuple(planning.writes))
+    return cg.Plan(writes=tuple(planning.writes))
 
 
-def with_strays(cgroups: Iterable[CgroupNow], node: NodePlanned) -> NodePlanned:
+def with_strays(cgroups: Iterable[cg.CgroupNow], node: NodePlanned) -> NodePlanned:
     """Return the node with the Pods that have cgroups, and of which kubelet has not told (yet)."""
     known = {pod.uid for pod in node.pods}
     strays = {
-        one.pod_uid: PodPlanned(
+        one.pod_uid: cg.PodPlanned(
             uid=one.pod_uid, kube_qos=kube_qos_of(one.path) or KubeQos.GUARANTEED
         )
         for one in cgroups
@@ -95,10 +84,10 @@ def with_strays(cgroups: Iterable[CgroupNow], node: NodePlanned) -> NodePlanned:
 
 
 class _Planning:
-    def __init__(self, tree: CgroupTree, node: NodePlanned) -> None:
-        self.v1: Final = tree.version is CgroupVersion.V1
+    def __init__(self, tree: cg.CgroupTree, node: NodePlanned) -> None:
+        self.v1: Final = tree.version is cg.CgroupVersion.V1
         self.tree: Final = tree
-        self.by_path: Final[dict[str, CgroupNow]] = {}
+        self.by_path: Final[dict[str, cg.CgroupNow]] = {}
         for one in tree.cgroups:
             if not one.path or _above(one.path) in self.by_path:
                 self.by_path[one.path] = one
@@ -112,10 +101,10 @@ class _Planning:
             self.mems = top.mems or top.effective_mems
         self.goals: Final = {path: _Goal() for path in self.by_path}
         self.unbound: Final = list(self.wanted.unbound)
-        self.writes: Final[list[Write]] = []
+        self.writes: Final[list[cg.Write]] = []
 
-    def write(self, path: str, file: CgroupFile, value: str) -> None:
-        self.writes.append(Write(path=path, file=file, value=value))
+    def write(self, path: str, file: cg.CgroupFile, value: str) -> None:
+        self.writes.append(cg.Write(path=path, file=file, value=value))
 
     def set_goals(self) -> None:
         """
@@ -168,12 +157,12 @@ class _Planning:
             goal.cpus = cpus or goal.cpus
             below.setdefault(above.path, []).append(cpus)
             if one.pod_uid and (pod := self.wanted.pods[one.pod_uid]).own:
-                goal.own, goal.quota = pod.own & self.cpus, NO_QUOTA
+                goal.own, goal.quota = pod.own & self.cpus, cg.NO_QUOTA
                 goal.alone = pod.alone and self._is_whole(one)
                 goal.mems = pod.mems & self.mems or None
         for uid, pod in self.wanted.pods.items():
             if self.by_path and (outside := pod.own - self.cpus):
-                self._tell(uid, UnboundReason.OUTSIDE, str(outside))
+                self._tell(uid, cg.UnboundReason.OUTSIDE, str(outside))
 
     def set_goals_of_removal(self) -> None:
         """Say what each cgroup is to have when nothing of ours is to be left."""
@@ -193,17 +182,17 @@ class _Planning:
                     goal.cpus = (container and container.given) or None
                 elif goal.cpus:
                     goal.cpus = shared
-            if self.wanted.pods[one.pod_uid].own and one.quota == NO_QUOTA:
+            if self.wanted.pods[one.pod_uid].own and one.quota == cg.NO_QUOTA:
                 limits = [limited.limit_milli for limited in pod.containers]
                 limit = container.limit_milli if container else sum(limits) * all(limits)
                 if limit and (container or self._is_whole(one)):
                     goal.quota = limit * one.period // 1000
 
-    def _is_whole(self, one: CgroupNow) -> bool:
+    def _is_whole(self, one: cg.CgroupNow) -> bool:
         """Tell whether the cgroup of a Pod is that of all of it."""
         return not self.by_path[_above(one.path)].pod_uid
 
-    def _container_cpus(self, one: CgroupNow) -> CpuSet:
+    def _container_cpus(self, one: cg.CgroupNow) -> CpuSet:
         pod, named = self.wanted.pods[one.pod_uid], self.names.get(one.container)
         if named is None:
             return pod.unnamed
@@ -211,8 +200,8 @@ class _Planning:
 
     def move(self, dropped: Collection[str] = ()) -> None:
         """Write lists of CPUs and memory nodes; `dropped` are no partitions any more."""
-        for file, top in ((CgroupFile.MEMS, self.mems), (CgroupFile.CPUS, self.cpus)):
-            is_cpus, cells = file is CgroupFile.CPUS, dict[str, Cell]()
+        for file, top in ((cg.CgroupFile.MEMS, self.mems), (cg.CgroupFile.CPUS, self.cpus)):
+            is_cpus, cells = file is cg.CgroupFile.CPUS, dict[str, Cell]()
             if not is_cpus and not any(goal.mems for goal in self.goals.values()):
                 continue
             for path, one in self.by_path.items():
@@ -229,7 +218,7 @@ class _Planning:
             for path, found in orderly(list(cells.values()), top, v1=self.v1):
                 self.write(path, file, str(found))
 
-    def dropped(self) -> list[CgroupNow]:
+    def dropped(self) -> list[cg.CgroupNow]:
         """Return the Pods' cgroups with exclusive CPUs, none of which are an LSE Pod's own."""
         return [
             one
@@ -240,14 +229,14 @@ class _Planning:
             and not (self.goals[path].alone and one.exclusive & self.goals[path].own)
         ]
 
-    def drop(self, dropped: Iterable[CgroupNow]) -> None:
+    def drop(self, dropped: Iterable[cg.CgroupNow]) -> None:
         for one in dropped:
             if one.partition not in {"", _MEMBER}:
-                self.write(one.path, CgroupFile.PARTITION, _MEMBER)
+                self.write(one.path, cg.CgroupFile.PARTITION, _MEMBER)
             if one.exclusive:
-                self.write(one.path, CgroupFile.EXCLUSIVE, "")
+                self.write(one.path, cg.CgroupFile.EXCLUSIVE, "")
 
-    def part(self, dropped: Iterable[CgroupNow] = ()) -> None:
+    def part(self, dropped: Iterable[cg.CgroupNow] = ()) -> None:
         """
         Make a partition of each LSE Pod's cgroup whose CPUs nobody else asks for any more.
 
@@ -262,20 +251,20 @@ class _Planning:
         needed = {"": union(parts.values())} | parts
         for path in reversed(needed) if self.by_path else ():
             if (rest := self.by_path[path].exclusive) - needed[path]:
-                self.write(path, CgroupFile.EXCLUSIVE, str(rest & needed[path]))
+                self.write(path, cg.CgroupFile.EXCLUSIVE, str(rest & needed[path]))
         for path, cpus in needed.items() if parts else ():
             if not path and self.tree.kernel < FREE_EXCLUSIVE_SINCE and not self.by_path[path].cpus:
-                self.write(path, CgroupFile.CPUS, str(self.cpus))
+                self.write(path, cg.CgroupFile.CPUS, str(self.cpus))
             if cpus - self.by_path[path].exclusive:
-                self.write(path, CgroupFile.EXCLUSIVE, str(cpus))
+                self.write(path, cg.CgroupFile.EXCLUSIVE, str(cpus))
         for path in parts:
             now = self.by_path[path].partition
             if now == _MEMBER or (now not in _VALID and self.writes):
-                self.write(path, CgroupFile.PARTITION, _ROOT)
+                self.write(path, cg.CgroupFile.PARTITION, _ROOT)
             elif now not in _VALID:
-                self._tell(self.by_path[path].pod_uid, UnboundReason.NO_PARTITION, now)
+                self._tell(self.by_path[path].pod_uid, cg.UnboundReason.NO_PARTITION, now)
 
-    def _may_part(self, one: CgroupNow) -> bool:
+    def _may_part(self, one: cg.CgroupNow) -> bool:
         own = self.goals[one.path].own
         if one.partition in _VALID and one.exclusive == own:
             return True
@@ -294,19 +283,19 @@ class _Planning:
             about = f"asked for by {', '.join(others)}"
         else:
             return True
-        self._tell(one.pod_uid, UnboundReason.NO_PARTITION, about)
+        self._tell(one.pod_uid, cg.UnboundReason.NO_PARTITION, about)
         return False
 
     def set_quotas(self, *, upwards: bool = False) -> None:
         """On v1 no quota may exceed that of the cgroup above: who gets more begins there."""
-        file, none = (CgroupFile.QUOTA, "-1") if self.v1 else (CgroupFile.MAX, "max")
+        file, none = (cg.CgroupFile.QUOTA, "-1") if self.v1 else (cg.CgroupFile.MAX, "max")
         for path in reversed(self.goals) if upwards else self.goals:
             quota = self.goals[path].quota
             if quota is not None and quota != self.by_path[path].quota:
-                self.write(path, file, none if quota == NO_QUOTA else str(quota))
+                self.write(path, file, none if quota == cg.NO_QUOTA else str(quota))
 
-    def _tell(self, pod_uid: str, reason: UnboundReason, about: str) -> None:
-        self.unbound.append(Problem(about=pod_uid, reason=reason, words=about))
+    def _tell(self, pod_uid: str, reason: cg.UnboundReason, about: str) -> None:
+        self.unbound.append(cg.Problem(about=pod_uid, reason=reason, words=about))
 
 
 def _above(path: str) -> str:

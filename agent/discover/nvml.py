@@ -16,20 +16,9 @@ from typing import Any, Final, TypeVar
 
 import pynvml
 
+from agent.discover import machine
 from agent.discover.faults import CardFault
 from agent.discover.host_files import HostFiles
-from agent.discover.machine import (
-    MIG_NOT_SERVED,
-    Card,
-    CardProcess,
-    Common,
-    Discovery,
-    Fault,
-    GpuLink,
-    Kind,
-    MigInstance,
-    checked,
-)
 from agent.discover.sysfs import place_of
 
 T = TypeVar("T")
@@ -59,12 +48,12 @@ _ABSENT: Final = frozenset(
 )
 _LINKS_END: Final = frozenset({pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED})
 _COMMON: Final = {
-    pynvml.NVML_TOPOLOGY_INTERNAL: Common.INTERNAL,
-    pynvml.NVML_TOPOLOGY_SINGLE: Common.SINGLE,
-    pynvml.NVML_TOPOLOGY_MULTIPLE: Common.MULTIPLE,
-    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: Common.HOST_BRIDGE,
-    pynvml.NVML_TOPOLOGY_NODE: Common.NODE,
-    pynvml.NVML_TOPOLOGY_SYSTEM: Common.SYSTEM,
+    pynvml.NVML_TOPOLOGY_INTERNAL: machine.Common.INTERNAL,
+    pynvml.NVML_TOPOLOGY_SINGLE: machine.Common.SINGLE,
+    pynvml.NVML_TOPOLOGY_MULTIPLE: machine.Common.MULTIPLE,
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: machine.Common.HOST_BRIDGE,
+    pynvml.NVML_TOPOLOGY_NODE: machine.Common.NODE,
+    pynvml.NVML_TOPOLOGY_SYSTEM: machine.Common.SYSTEM,
 }
 _LINK_MBPS: Final = {
     pynvml.NVML_NVLINK_VERSION_1_0: 20_000,
@@ -98,7 +87,7 @@ class NvmlProbe:
         self._host = host
         self._is_open = False
 
-    def look(self) -> Discovery:
+    def look(self) -> machine.Discovery:
         """Return the cards that can be read, by minor, and what connects them."""
         try:
             if not self._is_open:
@@ -116,20 +105,22 @@ class NvmlProbe:
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
 
-    def _without_driver(self, error: pynvml.NVMLError) -> Discovery:
+    def _without_driver(self, error: pynvml.NVMLError) -> machine.Discovery:
         """Return what a driver that does not answer means: no cards, or cards that nobody sees."""
         there = _displays(self._host)
         absent = _code(error) in _ABSENT
         if absent and not there:
-            return Discovery()
+            return machine.Discovery()
         reason = NO_DRIVER if absent else DRIVER_GONE
         fact = f"{error}: NVIDIA cards on the PCI bus: {there}"
-        return Discovery(unknown=(Kind.GPU,), problems=(Fault(reason=reason, message=fact),))
+        return machine.Discovery(
+            unknown=(machine.Kind.GPU,), problems=(machine.Fault(reason=reason, message=fact),)
+        )
 
-    def _found(self) -> Discovery:
+    def _found(self) -> machine.Discovery:
         version = _asked("", pynvml.nvmlSystemGetDriverVersion)
         read: list[_Read] = []
-        problems: list[Fault] = []
+        problems: list[machine.Fault] = []
         count = int(pynvml.nvmlDeviceGetCount())
         for index in range(count):
             try:
@@ -139,11 +130,13 @@ class NvmlProbe:
             except pynvml.NVMLError as error:
                 if _code(error) in _DRIVER_GONE:
                     raise
-                problems.append(Fault(reason=CARD_UNREADABLE, message=f"index {index}: {error}"))
-        return checked(
-            Discovery(
+                problems.append(
+                    machine.Fault(reason=CARD_UNREADABLE, message=f"index {index}: {error}")
+                )
+        return machine.checked(
+            machine.Discovery(
                 driver_version=version,
-                unknown=(Kind.GPU,) if problems else (),
+                unknown=(machine.Kind.GPU,) if problems else (),
                 cards=tuple(one.card for one in read),
                 links=tuple(_links(read)),
                 problems=tuple(problems),
@@ -202,7 +195,7 @@ def _address(handle: Handle) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-def _card(handle: Handle, host: HostFiles) -> Card:
+def _card(handle: Handle, host: HostFiles) -> machine.Card:
     """Return a card; what makes it a card has to be readable, the rest may be missing."""
     uuid = str(pynvml.nvmlDeviceGetUUID(handle))
     total, reserved = _memory(handle)
@@ -212,8 +205,8 @@ def _card(handle: Handle, host: HostFiles) -> Card:
     faults = list(_memory_faults(handle))
     if mig:
         named = ", ".join(f"{one.profile} {one.uuid}" for one in instances) or "no instances"
-        faults.append(Fault(reason=MIG_NOT_SERVED, message=named))
-    return Card(
+        faults.append(machine.Fault(reason=machine.MIG_NOT_SERVED, message=named))
+    return machine.Card(
         uuid=uuid,
         minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
         model=_asked("", pynvml.nvmlDeviceGetName, handle),
@@ -247,29 +240,31 @@ def _memory(handle: Handle) -> tuple[int, int]:
     return int(memory.total), int(memory.reserved)
 
 
-def _memory_faults(handle: Handle) -> Iterator[Fault]:
+def _memory_faults(handle: Handle) -> Iterator[machine.Fault]:
     """Yield what the card's own memory says against it; a card without ECC says nothing."""
     uncorrected, volatile = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
     errors = _asked(0, pynvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, volatile)
     if errors:
-        yield Fault(reason=UNCORRECTED_ECC, message=f"{errors} since the driver was loaded")
+        yield machine.Fault(reason=UNCORRECTED_ECC, message=f"{errors} since the driver was loaded")
     _, _, pending, failed = _asked((0, 0, 0, 0), pynvml.nvmlDeviceGetRemappedRows, handle)
     if pending:
-        yield Fault(reason=ROWS_PENDING, message="rows are remapped at the next reset of the card")
+        yield machine.Fault(
+            reason=ROWS_PENDING, message="rows are remapped at the next reset of the card"
+        )
     if failed:
-        yield Fault(reason=ROWS_FAILED, message="a row could not be remapped")
+        yield machine.Fault(reason=ROWS_FAILED, message="a row could not be remapped")
 
 
-def _instances(handle: Handle) -> Iterator[MigInstance]:
+def _instances(handle: Handle) -> Iterator[machine.MigInstance]:
     for index in range(_asked(0, pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)):
         with suppress(pynvml.NVMLError):  # no instance has this number now
             part = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
             uuid = str(pynvml.nvmlDeviceGetUUID(part))
             name: str = _asked("", pynvml.nvmlDeviceGetName, part)
-            yield MigInstance(uuid=uuid, profile=name.rpartition(_MIG_WORD)[2])
+            yield machine.MigInstance(uuid=uuid, profile=name.rpartition(_MIG_WORD)[2])
 
 
-def _processes(handle: Handle) -> tuple[CardProcess, ...]:
+def _processes(handle: Handle) -> tuple[machine.CardProcess, ...]:
     """Return who computes or draws on a card, by pid; one that does both has the larger amount."""
     found: dict[int, int] = {}
     # Without the version in its name the binding turns a call that the driver lacks into an error
@@ -278,7 +273,9 @@ def _processes(handle: Handle) -> tuple[CardProcess, ...]:
     graphics = _asked((), pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle)
     for process in (*compute, *graphics):
         found[process.pid] = max(found.get(process.pid, 0), process.usedGpuMemory or 0)
-    return tuple(CardProcess(pid=pid, memory_bytes=size) for pid, size in sorted(found.items()))
+    return tuple(
+        machine.CardProcess(pid=pid, memory_bytes=size) for pid, size in sorted(found.items())
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,16 +291,16 @@ class _Read:
     """A card that could be read, and by what the driver knows it."""
 
     handle: Handle
-    card: Card
+    card: machine.Card
     lanes: _Lanes
 
 
-def _links(read: Sequence[_Read]) -> Iterator[GpuLink]:
+def _links(read: Sequence[_Read]) -> Iterator[machine.GpuLink]:
     for a, b in combinations(sorted(read, key=lambda one: one.card.minor), 2):
         direct = a.lanes.to.get(b.card.place.bus_id, 0)
         count = direct + min(a.lanes.to.get(_SWITCH, 0), b.lanes.to.get(_SWITCH, 0))
         level = _level(a, b)
-        yield GpuLink(
+        yield machine.GpuLink(
             first=a.card.minor,
             second=b.card.minor,
             nvlinks=count,

@@ -8,20 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agent.decide.node_holdings import HeldByPod
+from agent.discover import machine
 from agent.discover.faults import PASSING, CardFault
 from agent.discover.links import bandwidth_of
-from agent.discover.machine import (
-    MIG_NOT_SERVED,
-    Card,
-    Discovery,
-    Fault,
-    Identity,
-    Kind,
-    Nic,
-    OtherDevice,
-    Place,
-)
 from agent.report.settle import is_applied
+from ledger.domain import resources as words
 from ledger.domain.annotations.gpu_topology import encode_gpu_links
 from ledger.domain.annotations.wire import dump, present
 from ledger.domain.bounds import NAME_MAX
@@ -31,21 +22,6 @@ from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import items_in, section, text_in
 from ledger.domain.quantity import quantity_of
 from ledger.domain.request.card_names import SHARED, SLICE
-from ledger.domain.resources import (
-    ANNOTATION_TENURE_MACHINE,
-    ANNOTATION_TENURE_RECOVERED,
-    GPU_CORE,
-    GPU_MEMORY,
-    GPU_MEMORY_RATIO,
-    LABEL_GPU_DRIVER_VERSION,
-    LABEL_GPU_MODEL,
-    LABEL_GPU_VENDOR,
-    LABEL_MIG_STRATEGY,
-    NVIDIA_GPU,
-    RDMA,
-    TYPE_GPU,
-    TYPE_RDMA,
-)
 from ledger.domain.vocabulary import Vocabulary
 
 Object = Mapping[str, Any]
@@ -68,7 +44,7 @@ _HEALTH: Final = "Healthy"
 _HEALTHY: Final = "DeviceHealthy"
 _NOT_A_LABEL: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LABEL_MAX: Final = 63
-_KIND_OF: Final = {TYPE_GPU: Kind.GPU, TYPE_RDMA: Kind.RDMA}
+_KIND_OF: Final = {words.TYPE_GPU: machine.Kind.GPU, words.TYPE_RDMA: machine.Kind.RDMA}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +62,11 @@ class Wanted:
     labels: Mapping[str, str]
     device: Object | None
     allocations: Object | None
-    problems: tuple[Fault, ...] = ()
+    problems: tuple[machine.Fault, ...] = ()
 
 
 def wanted(
-    found: Discovery,
+    found: machine.Discovery,
     node: Object,
     there: Object | None,
     pods: Iterable[HeldByPod] | None,
@@ -114,9 +90,9 @@ def wanted(
     """
     mixed, found = _is_mixed(node), ours(found, node)
     before, declared = tuple(_entries(there)), recoveries(there)
-    kept = _out_of_sight(found, before, declared, MIG_NOT_SERVED if mixed else UNSEEN)
+    kept = _out_of_sight(found, before, declared, machine.MIG_NOT_SERVED if mixed else UNSEEN)
     labels = _gpu_labels(found.cards, found.driver_version)
-    if Kind.GPU in found.unknown and not found.cards:
+    if machine.Kind.GPU in found.unknown and not found.cards:
         labels = {
             key: text
             for key, text in section(there, "metadata", "labels").items()
@@ -129,7 +105,7 @@ def wanted(
         *_nic_entries(found.nics, before, kept),
     ]
     device = None
-    skips = mixed and not any(entry["type"] == TYPE_GPU for entry in kept)
+    skips = mixed and not any(entry["type"] == words.TYPE_GPU for entry in kept)
     if not skips and (entries or there is not None):
         listed = [_since(entry, before, now, declared) for entry in sorted(entries, key=_by_minor)]
         device = _device(found, node, labels, listed)
@@ -142,7 +118,7 @@ def wanted(
 
 
 def _out_of_sight(
-    found: Discovery, before: Sequence[Object], declared: Sequence[str], reason: str
+    found: machine.Discovery, before: Sequence[Object], declared: Sequence[str], reason: str
 ) -> list[dict[str, Any]]:
     """
     Return the devices that were told of and that nobody can look at now, closed for this reason.
@@ -151,26 +127,26 @@ def _out_of_sight(
     another's by now is gone.
     """
 
-    def against(entry: Object) -> tuple[Fault, ...]:
+    def against(entry: Object) -> tuple[machine.Fault, ...]:
         return () if entry.get("id") in declared else _faults_said(entry)
 
-    known = {(TYPE_GPU, card.uuid) for card in found.cards}
-    known |= {(TYPE_RDMA, nic.place.bus_id) for nic in found.nics}
+    known = {(words.TYPE_GPU, card.uuid) for card in found.cards}
+    known |= {(words.TYPE_RDMA, nic.place.bus_id) for nic in found.nics}
     known |= {(one.device_type, one.device_id) for one in found.others}
-    taken = {(TYPE_GPU, card.minor) for card in found.cards}
+    taken = {(words.TYPE_GPU, card.minor) for card in found.cards}
     taken |= {(one.device_type, one.minor) for one in found.others}
-    closed = Fault(reason=reason, message="not to be looked at now")
+    closed = machine.Fault(reason=reason, message="not to be looked at now")
     return [
         {**entry, "health": False, "conditions": _conditions((closed, *against(entry)))}
         for entry in before
-        if _KIND_OF.get(str(entry.get("type")), Kind.OTHER) in found.unknown
+        if _KIND_OF.get(str(entry.get("type")), machine.Kind.OTHER) in found.unknown
         and (entry.get("type"), entry.get("id")) not in known
         and (entry.get("type"), entry.get("minor") or 0) not in taken
     ]
 
 
 def _device(
-    found: Discovery, node: Object, labels: Mapping[str, str], listed: Sequence[Object]
+    found: machine.Discovery, node: Object, labels: Mapping[str, str], listed: Sequence[Object]
 ) -> Object:
     links = bandwidth_of(found)
     return {
@@ -190,18 +166,18 @@ def _device(
     }
 
 
-def _models(cards: Sequence[Card]) -> Iterator[Fault]:
+def _models(cards: Sequence[machine.Card]) -> Iterator[machine.Fault]:
     models = sorted({card.model for card in cards})
     if len(models) > 1:
         fact = f"the label says the model of the first: {models}"
-        yield Fault(reason=MODELS_DIFFER, message=fact)
+        yield machine.Fault(reason=MODELS_DIFFER, message=fact)
 
 
 def _by_minor(entry: Object) -> tuple[str, int]:
     return str(entry["type"]), entry.get("minor") or 0
 
 
-def ours(found: Discovery, node: Object) -> Discovery:
+def ours(found: machine.Discovery, node: Object) -> machine.Discovery:
     """
     Return what is ours to tell of: the cards are the vendor's plugin's where it is `mixed`.
 
@@ -213,19 +189,21 @@ def ours(found: Discovery, node: Object) -> Discovery:
     fact = "the MIG strategy of the vendor's plugin is `mixed`: its cards are not told of"
     return replace(
         found,
-        unknown=tuple(kind for kind in Kind if kind is Kind.GPU or kind in found.unknown),
+        unknown=tuple(
+            kind for kind in machine.Kind if kind is machine.Kind.GPU or kind in found.unknown
+        ),
         cards=(),
         links=(),
         measured=None,
-        problems=(*found.problems, Fault(reason=MIG_MIXED, message=fact)),
+        problems=(*found.problems, machine.Fault(reason=MIG_MIXED, message=fact)),
     )
 
 
-def _closed_to_two(found: Discovery, names: Sequence[str]) -> Discovery:
+def _closed_to_two(found: machine.Discovery, names: Sequence[str]) -> machine.Discovery:
     if not names or not found.cards:
         return found
     fact = f"another plugin advertises the cards: resources={','.join(names)}"
-    fault = Fault(reason=NOT_OWNED, message=f"{fact}; keep it off nodes of ours")
+    fault = machine.Fault(reason=NOT_OWNED, message=f"{fact}; keep it off nodes of ours")
     return replace(
         found,
         cards=tuple(replace(card, faults=(*card.faults, fault)) for card in found.cards),
@@ -238,7 +216,7 @@ def _advertised(node: Object) -> list[str]:
     return sorted(
         name
         for name, amount in capacity.items()
-        if (name in {NVIDIA_GPU, SHARED} or SLICE.fullmatch(name))
+        if (name in {words.NVIDIA_GPU, SHARED} or SLICE.fullmatch(name))
         and _is_some(amount)
         and not is_applied(node, ("status", "capacity", name), subresource="status")
     )
@@ -252,7 +230,7 @@ def _is_some(amount: object) -> bool:
 
 
 def _is_mixed(node: Object) -> bool:
-    return section(node, "metadata", "labels").get(LABEL_MIG_STRATEGY) == _MIXED
+    return section(node, "metadata", "labels").get(words.LABEL_MIG_STRATEGY) == _MIXED
 
 
 def allocations(pods: Iterable[HeldByPod]) -> list[dict[str, object]]:
@@ -285,7 +263,7 @@ def recoveries(there: Object | None) -> tuple[str, ...]:
     condition does, so that an annotation that stays there opens nothing that closes later. What is
     written next has another time, even where the card is still closed: a word counts once.
     """
-    text = text_in(there, "metadata", "annotations", ANNOTATION_TENURE_RECOVERED)
+    text = text_in(there, "metadata", "annotations", words.ANNOTATION_TENURE_RECOVERED)
     said = {word.strip() for word in text.split(",")}
     return tuple(
         sorted(
@@ -307,21 +285,21 @@ def closed_cards(there: Object | None) -> tuple[CardFault, ...]:
     return tuple(
         CardFault(uuid=entry["id"], reason=fault.reason, message=fault.message)
         for entry in _entries(there)
-        if entry["type"] == TYPE_GPU
+        if entry["type"] == words.TYPE_GPU
         and isinstance(entry.get("id"), str)
         and 0 < len(entry["id"]) <= NAME_MAX
         for fault in _faults_said(entry)
     )
 
 
-def _faults_said(entry: Object) -> tuple[Fault, ...]:
+def _faults_said(entry: Object) -> tuple[machine.Fault, ...]:
     """
     Return what a device's conditions say against it, but for states that pass by themselves.
 
     The first fault is the reason why it is not healthy, unless such a state is; every other one has
     a condition of its own.
     """
-    found: dict[str, Fault] = {}
+    found: dict[str, machine.Fault] = {}
     for condition in items_in(entry, "conditions"):
         reason, message = condition.get("reason"), condition.get("message", "")
         if not (isinstance(reason, str) and isinstance(message, str)):
@@ -335,7 +313,7 @@ def _faults_said(entry: Object) -> tuple[Fault, ...]:
             and 0 < len(reason) <= NAME_MAX
             and reason not in PASSING | {UNSEEN, NOT_OWNED}
         ):
-            found.setdefault(reason, Fault(reason=reason, message=message))
+            found.setdefault(reason, machine.Fault(reason=reason, message=message))
     return tuple(found.values())
 
 
@@ -345,57 +323,63 @@ def model_label(model: str) -> str:
     return text[:_LABEL_MAX].strip("-._")
 
 
-_GPU_LABELS: Final = frozenset({LABEL_GPU_VENDOR, LABEL_GPU_MODEL, LABEL_GPU_DRIVER_VERSION})
+_GPU_LABELS: Final = frozenset(
+    {words.LABEL_GPU_VENDOR, words.LABEL_GPU_MODEL, words.LABEL_GPU_DRIVER_VERSION}
+)
 
 
-def _gpu_labels(cards: Sequence[Card], driver_version: str) -> dict[str, str]:
+def _gpu_labels(cards: Sequence[machine.Card], driver_version: str) -> dict[str, str]:
     if not cards:
         return {}
     texts = {
-        LABEL_GPU_VENDOR: _VENDOR,
-        LABEL_GPU_MODEL: model_label(cards[0].model),
-        LABEL_GPU_DRIVER_VERSION: model_label(driver_version),
+        words.LABEL_GPU_VENDOR: _VENDOR,
+        words.LABEL_GPU_MODEL: model_label(cards[0].model),
+        words.LABEL_GPU_DRIVER_VERSION: model_label(driver_version),
     }
     return {key: text for key, text in texts.items() if text}
 
 
-def _annotations(found: Discovery) -> dict[str, str]:
+def _annotations(found: machine.Discovery) -> dict[str, str]:
     ids = found.identity
-    if ids == Identity():
+    if ids == machine.Identity():
         return {}
     said = {"systemUUID": ids.system_uuid, "machineID": ids.machine_id, "bootID": ids.boot_id}
-    return {ANNOTATION_TENURE_MACHINE: dump(present(said))}
+    return {words.ANNOTATION_TENURE_MACHINE: dump(present(said))}
 
 
-def _card_entry(card: Card) -> dict[str, Any]:
+def _card_entry(card: machine.Card) -> dict[str, Any]:
     resources = {
-        GPU_CORE: str(WHOLE_PERCENT),
-        GPU_MEMORY: str(card.memory_bytes),
-        GPU_MEMORY_RATIO: str(WHOLE_PERCENT),
+        words.GPU_CORE: str(WHOLE_PERCENT),
+        words.GPU_MEMORY: str(card.memory_bytes),
+        words.GPU_MEMORY_RATIO: str(WHOLE_PERCENT),
     }
-    return _entry((TYPE_GPU, card.uuid, card.minor), resources, card.place, card.faults)
+    return _entry((words.TYPE_GPU, card.uuid, card.minor), resources, card.place, card.faults)
 
 
 def _nic_entries(
-    nics: Sequence[Nic], before: Sequence[Object], kept: Sequence[Object]
+    nics: Sequence[machine.Nic], before: Sequence[Object], kept: Sequence[Object]
 ) -> Iterator[dict[str, Any]]:
     """Yield the NICs with the minors that they had, so that none moves under its Pods."""
-    had = {str(one.get("id")): one.get("minor") or 0 for one in before if one["type"] == TYPE_RDMA}
+    had = {
+        str(one.get("id")): one.get("minor") or 0
+        for one in before
+        if one["type"] == words.TYPE_RDMA
+    }
     known = {nic.place.bus_id for nic in nics}
     taken = {minor for device_id, minor in had.items() if device_id in known}
-    taken |= {one.get("minor") or 0 for one in kept if one["type"] == TYPE_RDMA}
+    taken |= {one.get("minor") or 0 for one in kept if one["type"] == words.TYPE_RDMA}
     for nic in nics:
         minor = had.get(nic.place.bus_id)
         if minor is None:
             minor = next(number for number in range(len(taken) + 1) if number not in taken)
             taken.add(minor)
         labels = {"fabric": nic.fabric} if nic.fabric else {}
-        resources = {RDMA: str(WHOLE_PERCENT)}
-        entry = _entry((TYPE_RDMA, nic.place.bus_id, minor), resources, nic.place, nic.faults)
+        resources = {words.RDMA: str(WHOLE_PERCENT)}
+        entry = _entry((words.TYPE_RDMA, nic.place.bus_id, minor), resources, nic.place, nic.faults)
         yield {**entry, **present({"labels": labels, "vfGroups": _groups(nic.vfs)})}
 
 
-def _other_entry(one: OtherDevice, vocabulary: Vocabulary) -> dict[str, Any]:
+def _other_entry(one: machine.OtherDevice, vocabulary: Vocabulary) -> dict[str, Any]:
     kind = vocabulary.type_named(one.device_type)
     units = 1 if kind.unit is Unit.COUNT else one.percent
     resources = {kind.resource: str(units)}
@@ -409,12 +393,12 @@ def _other_entry(one: OtherDevice, vocabulary: Vocabulary) -> dict[str, Any]:
 def _entry(
     identity: tuple[str, str, int],
     resources: Mapping[str, str],
-    place: Place,
-    faults: tuple[Fault, ...],
+    place: machine.Place,
+    faults: tuple[machine.Fault, ...],
 ) -> dict[str, Any]:
     device_type, device_id, minor = identity
     topology = {}
-    if place != Place():
+    if place != machine.Place():
         topology = {
             "socketID": -1,
             "nodeID": place.numa_node,
@@ -440,7 +424,7 @@ def _groups(functions: Sequence[VirtualFunction]) -> list[dict[str, Any]]:
     return [{**present({"labels": dict(key)}), "vfs": vfs} for key, vfs in groups.items()]
 
 
-def _conditions(faults: Sequence[Fault]) -> list[dict[str, Any]]:
+def _conditions(faults: Sequence[machine.Fault]) -> list[dict[str, Any]]:
     """
     Return a device's conditions without their times: `Healthy` first, with the first fault's word.
 
@@ -487,7 +471,7 @@ def _entries(there: Object | None) -> Iterator[Object]:
     return (one for one in items_in(there, "spec", "devices") if isinstance(one.get("type"), str))
 
 
-def _other_machine(identity: Identity, node: Object) -> Iterator[Fault]:
+def _other_machine(identity: machine.Identity, node: Object) -> Iterator[machine.Fault]:
     """Yield what kubelet says of another machine, or of another start of it."""
     info = (node.get("status") or {}).get("nodeInfo") or {}
     for name, ours, theirs in (
@@ -497,10 +481,10 @@ def _other_machine(identity: Identity, node: Object) -> Iterator[Fault]:
     ):
         if ours and theirs and ours != theirs:
             fact = f"{name}: the host's files say {ours}, its Node {theirs}"
-            yield Fault(reason=MACHINE_DIFFERS, message=fact)
+            yield machine.Fault(reason=MACHINE_DIFFERS, message=fact)
 
 
-def is_of_another(identity: Identity, node: Object) -> bool:
+def is_of_another(identity: machine.Identity, node: Object) -> bool:
     """Tell whether a Node is another machine's: no id that outlives a start of it is ours."""
     differs = {fault.message.partition(":")[0] for fault in _other_machine(identity, node)}
     return {"systemUUID", "machineID"} <= differs

@@ -14,22 +14,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from ledger.domain import resources as words
 from ledger.domain.annotations.wire import a_flag, a_list, a_text, an_object
 from ledger.domain.dialects.names import REFUSED_RESOURCES
 from ledger.domain.errors import InputError
-from ledger.domain.resources import (
-    FPGA,
-    FPGA_PROPOSAL,
-    GPU_SPELLINGS,
-    MIG_PREFIX,
-    RDMA,
-    RDMA_PROPOSAL,
-    SLOT,
-    TYPE_FPGA,
-    TYPE_GPU,
-    TYPE_RDMA,
-    is_native,
-)
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(
@@ -80,8 +68,8 @@ class DeviceType:
 
 
 BUILT_IN: Final = (
-    DeviceType(name=TYPE_FPGA, resource=FPGA, aliases=(FPGA_PROPOSAL,)),
-    DeviceType(name=TYPE_RDMA, resource=RDMA, aliases=(RDMA_PROPOSAL,)),
+    DeviceType(name=words.TYPE_FPGA, resource=words.FPGA, aliases=(words.FPGA_PROPOSAL,)),
+    DeviceType(name=words.TYPE_RDMA, resource=words.RDMA, aliases=(words.RDMA_PROPOSAL,)),
 )
 
 # deviceTypes:
@@ -112,7 +100,7 @@ def read_device_types(section: object) -> tuple[DeviceType, ...]:
 def _read_type(name: object, item: Mapping[str, object]) -> DeviceType:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InputError(f"not the name of a type, such as npu: value={name!r}", field=str(name))
-    if name == TYPE_GPU:
+    if name == words.TYPE_GPU:
         raise InputError("GPUs have dialects of their own and can't be described", field=name)
     for field in item:
         if field not in _FIELDS:
@@ -167,13 +155,13 @@ def _check_distinct(types: Iterable[DeviceType]) -> None:
     owners: dict[str, str] = {}
     for kind in types:
         for name in (*kind.resources, *kind.aliases):
-            refused = name in REFUSED_RESOURCES or name.startswith(MIG_PREFIX)
-            if name == SLOT or name in taken or name in GPU_SPELLINGS or refused:
+            refused = name in REFUSED_RESOURCES or name.startswith(words.MIG_PREFIX)
+            if name == words.SLOT or name in taken or name in words.GPU_SPELLINGS or refused:
                 raise InputError(f"means something already: value={name!r}", field=kind.name)
             if name in owners:
                 fact = f"named twice, here and for {owners[name]}: value={name!r}"
                 raise InputError(fact, field=kind.name)
             owners[name] = kind.name
-        if is_native(kind.resource):
+        if words.is_native(kind.resource):
             fact = f"a resource of Kubernetes itself; only an alias: value={kind.resource!r}"
             raise InputError(fact, field=f"{kind.name}.resource")

@@ -14,19 +14,8 @@ from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import section
 from ledger.domain.kube.original import stored_names
 from ledger.domain.kube.shared_templates import SharedTemplate
+from ledger.domain.log import events
 from ledger.domain.log.claims import claim_as_observed
-from ledger.domain.log.events import (
-    STAGE_GONE,
-    ClaimObserved,
-    LedgerEvent,
-    NodeDescribed,
-    NodeInventoried,
-    PodObserved,
-    PodReserved,
-    RequestDescribed,
-    RequestRefused,
-    SettingsChanged,
-)
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest, request_digest
 from ledger.domain.log.state import LOST, Folding, LedgerState
@@ -45,18 +34,9 @@ from ledger.store.open import Ledger
 from ledger.store.reading.kept import events_of
 from ledger.store.reading.read import replay
 from ledger.store.reading.timetravel import load_state
+from scheduler.cluster import model
 from scheduler.cluster.documents import Document, Documents
 from scheduler.cluster.mending import cluster_as_far_as_read
-from scheduler.cluster.model import (
-    GONE,
-    HELD_BY_CLAIM,
-    OTHERS,
-    PLACE,
-    Cluster,
-    ClusterSnapshot,
-    Holder,
-    Unreadable,
-)
 from scheduler.cluster.rebuilt import (
     UNTOLD_BY_ARCHIVE,
     UNTOLD_OF_NODES,
@@ -77,32 +57,36 @@ _NODE_NAME: Final = "metadata.name"
 class _Told:
     """What the events of a ledger tell beside its state."""
 
-    inventories: dict[str, NodeInventoried] = field(default_factory=dict)
-    holdings: dict[str, PodReserved | PodObserved] = field(default_factory=dict)
-    refusals: dict[str, RequestRefused] = field(default_factory=dict)
+    inventories: dict[str, events.NodeInventoried] = field(default_factory=dict)
+    holdings: dict[str, events.PodReserved | events.PodObserved] = field(default_factory=dict)
+    refusals: dict[str, events.RequestRefused] = field(default_factory=dict)
     requests: dict[str, RecordedRequest] = field(default_factory=dict)  # by digest
     described: dict[str, RecordedNode] = field(default_factory=dict)  # by UID of the node
     is_archived: bool = False
 
-    def add(self, event: LedgerEvent) -> None:
+    def add(self, event: events.LedgerEvent) -> None:
         match event:
-            case NodeInventoried():
+            case events.NodeInventoried():
                 self.inventories[event.node_uid] = event
-            case PodReserved() | PodObserved():
+            case events.PodReserved() | events.PodObserved():
                 self.holdings[event.pod_uid] = event
-            case NodeDescribed():
+            case events.NodeDescribed():
                 self.described[event.node_uid] = event.facts
-            case RequestDescribed():
+            case events.RequestDescribed():
                 self.requests[request_digest(event.request)] = event.request
-            case RequestRefused(stage=stage) if stage == STAGE_GONE:
+            case events.RequestRefused(stage=stage) if stage == events.STAGE_GONE:
                 self.refusals.pop(event.pod_uid, None)
-            case RequestRefused():
+            case events.RequestRefused():
                 self.refusals[event.pod_uid] = event
             case _:
                 pass
 
 
-_STAYS: Final[tuple[type[LedgerEvent], ...]] = (NodeInventoried, NodeDescribed, RequestDescribed)
+_STAYS: Final[tuple[type[events.LedgerEvent], ...]] = (
+    events.NodeInventoried,
+    events.NodeDescribed,
+    events.RequestDescribed,
+)
 """Of what is told, what stays in the log when the events around it move to an archive."""
 
 
@@ -111,13 +95,13 @@ class FileObjects:
     """What files tell."""
 
     nodes: tuple[NodeFacts, ...]
-    adopted: tuple[PodObserved, ...]
+    adopted: tuple[events.PodObserved, ...]
     requests: Mapping[str, PodRequest]
     broken: frozenset[str]
     managed: frozenset[str]
-    claims: tuple[ClaimObserved, ...] = ()
+    claims: tuple[events.ClaimObserved, ...] = ()
     shared_templates: tuple[SharedTemplate, ...] | None = None
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[model.Unreadable, ...] = ()
 
 
 def read_objects(objects: Documents, settings: SchedulingSettings) -> FileObjects:
@@ -125,7 +109,9 @@ def read_objects(objects: Documents, settings: SchedulingSettings) -> FileObject
     return objects_of(cluster_as_far_as_read(objects, settings), objects, settings)
 
 
-def objects_of(cluster: Cluster, objects: Documents, settings: SchedulingSettings) -> FileObjects:
+def objects_of(
+    cluster: model.Cluster, objects: Documents, settings: SchedulingSettings
+) -> FileObjects:
     """Return what these objects tell beside the cluster that was read of them."""
     offers = frozenset(name for node in cluster.nodes for name in node.extended)
     requests: dict[str, PodRequest] = {}
@@ -144,7 +130,7 @@ def objects_of(cluster: Cluster, objects: Documents, settings: SchedulingSetting
             broken.add(document.uid)
             if document.title not in named:
                 text = ": ".join(filter(None, (error.field, error.message)))
-                unreadable.append(Unreadable(object=document.title, text=text))
+                unreadable.append(model.Unreadable(object=document.title, text=text))
             continue
         if errors:
             broken.add(request.uid)
@@ -169,8 +155,8 @@ def objects_of(cluster: Cluster, objects: Documents, settings: SchedulingSetting
 
 
 def snapshot_of_objects(
-    objects: FileObjects, settings: SchedulingSettings, placed: Sequence[PodObserved] = ()
-) -> ClusterSnapshot:
+    objects: FileObjects, settings: SchedulingSettings, placed: Sequence[events.PodObserved] = ()
+) -> model.ClusterSnapshot:
     """
     Return the cluster as files alone tell.
 
@@ -191,10 +177,12 @@ def snapshot_of_objects(
         for pod in (*objects.adopted, *placed)
     ]
     holders += [
-        Holder(node=places[one.node_uid], held=claim_as_observed(one), fixed=HELD_BY_CLAIM)
+        model.Holder(
+            node=places[one.node_uid], held=claim_as_observed(one), fixed=model.HELD_BY_CLAIM
+        )
         for one in objects.claims
     ]
-    return ClusterSnapshot(
+    return model.ClusterSnapshot(
         nodes=objects.nodes,
         holders=tuple(holders),
         settings=with_templates(settings, objects.shared_templates),
@@ -212,7 +200,7 @@ def settings_of(source: Ledger) -> SchedulingSettings:
     still; of two that claim one name the newer counts.
     """
     with source.connection.begin():
-        changes = events_of(source.connection, SettingsChanged)
+        changes = events_of(source.connection, events.SettingsChanged)
     told = [recorded_settings(change.settings) for change in reversed(changes)]
     if not told:
         return recorded_settings("")
@@ -230,7 +218,7 @@ def settings_of(source: Ledger) -> SchedulingSettings:
 
 def snapshot_of_ledger(
     source: Ledger, objects: FileObjects | None, settings: SchedulingSettings
-) -> ClusterSnapshot:
+) -> model.ClusterSnapshot:
     """
     Return the cluster as a ledger tells now; files say what it does not record.
 
@@ -256,7 +244,7 @@ def snapshot_of_ledger(
         for holding in node.holdings.values()
     ):
         untold.append(UNTOLD_BY_ARCHIVE)
-    return ClusterSnapshot(
+    return model.ClusterSnapshot(
         nodes=tuple(nodes),
         holders=tuple(_holders(state, told, places, known)),
         settings=with_templates(settings, objects.shared_templates if objects else None),
@@ -290,7 +278,7 @@ def _node(uid: str, state: LedgerState, told: _Told, facts: Mapping[str, NodeFac
     if uid in facts:
         devices = _with_health(facts[uid].devices, node.devices)
         return replace(facts[uid], devices=devices, lost=lost or facts[uid].lost)
-    inventory = told.inventories.get(uid) or NodeInventoried(
+    inventory = told.inventories.get(uid) or events.NodeInventoried(
         node_uid=uid, node_name=node.name, cpus=node.cpus, cpu_ref_count_max=node.cpu_ref_count_max
     )
     facts_told = node_of(inventory, node.devices, told.described.get(uid))
@@ -311,7 +299,7 @@ def _holders(
     told: _Told,
     places: Mapping[str, int],
     known: Mapping[str, PodRequest],
-) -> Iterator[Holder]:
+) -> Iterator[model.Holder]:
     seen: set[str] = set()
     for uid, node in state.nodes.items():
         for holding in node.holdings.values():
@@ -324,23 +312,23 @@ def _holders(
                 snapshot=PodSnapshot() if event is None else event.snapshot,
                 annotations=pod.annotations if event is None else event.annotations,
                 group="" if event is None else event.group,
-                counted=event.counted if isinstance(event, PodObserved) else {},
+                counted=event.counted if isinstance(event, events.PodObserved) else {},
             )
             seen.add(holding.pod_uid)
-            group = event.group if isinstance(event, PodReserved) else ""
+            group = event.group if isinstance(event, events.PodReserved) else ""
             others = holding.kind != "granted"
             own = known.get(holding.pod_uid)
             holder = _holder(pod, places[uid], own, others=others, group=group)
-            fixed = GONE if holding.phase == LOST else holder.fixed
+            fixed = model.GONE if holding.phase == LOST else holder.fixed
             yield replace(holder, fixed=fixed, since=holding.opened_position)
         for holding in node.claims.values():
             name = f"claim/{holding.key}@{uid}"
             pod = structs.replace(held_by(holding, uid, node.name), pod_uid=name)
-            yield Holder(node=places[uid], held=pod, fixed=HELD_BY_CLAIM)
+            yield model.Holder(node=places[uid], held=pod, fixed=model.HELD_BY_CLAIM)
     yield from _kept(state, places)
 
 
-def _kept(state: LedgerState, places: Mapping[str, int]) -> Iterator[Holder]:
+def _kept(state: LedgerState, places: Mapping[str, int]) -> Iterator[model.Holder]:
     """Yield the cards that wait for members of planned groups, each as a holder of its own."""
     for place in state.planned_cards:
         if place.node_uid not in places:
@@ -357,8 +345,8 @@ def _kept(state: LedgerState, places: Mapping[str, int]) -> Iterator[Holder]:
             memory_bytes=card.memory_bytes,
             exclusive=True,
         )
-        pod = PodObserved(
-            pod_uid=f"{PLACE}{place.pod_uid}/{place.minor}",
+        pod = events.PodObserved(
+            pod_uid=f"{model.PLACE}{place.pod_uid}/{place.minor}",
             attempt=1,
             namespace=place.group,
             pod_name=f"place-{place.minor}",
@@ -368,20 +356,20 @@ def _kept(state: LedgerState, places: Mapping[str, int]) -> Iterator[Holder]:
             shares=(share,),
         )
         why = f"kept for {place.group}"
-        yield Holder(node=places[place.node_uid], held=pod, fixed=why, group=place.group)
+        yield model.Holder(node=places[place.node_uid], held=pod, fixed=why, group=place.group)
 
 
 def _holder(
-    pod: PodObserved,
+    pod: events.PodObserved,
     place: int,
     request: PodRequest | None,
     *,
     others: bool,
     group: str = "",
-) -> Holder:
+) -> model.Holder:
     fixed = ""
     if others:
-        fixed = OTHERS
+        fixed = model.OTHERS
     elif request is None:
         fixed = UNKNOWN
     elif pod.snapshot.owner.startswith("daemonset/"):
@@ -391,7 +379,7 @@ def _holder(
     if request is not None and not group:
         group = group_name(request)
     own = None if request is None else replace(request, uid=pod.pod_uid)
-    return Holder(node=place, held=pod, request=own, fixed=fixed, group=group)
+    return model.Holder(node=place, held=pod, request=own, fixed=fixed, group=group)
 
 
 def names_a_node(request: PodRequest) -> bool:

@@ -11,36 +11,7 @@ from msgspec import structs
 
 from ledger.domain.amounts import format_bytes, format_cards, format_cores
 from ledger.domain.devices import GPU
-from ledger.domain.log.events import (
-    ACT,
-    AGENT,
-    BY_COUNT,
-    STAGE_GONE,
-    ClaimConsumed,
-    ClaimEvent,
-    DeviceHealthChanged,
-    DriftFound,
-    GroupMember,
-    GroupPlanned,
-    LedgerEvent,
-    NodeCleared,
-    NodeDescribed,
-    NodeInventoried,
-    NodeLost,
-    PlanDropped,
-    PlannedMember,
-    PodAssigned,
-    PodBound,
-    PodObserved,
-    PodReleased,
-    PodReserved,
-    PodVoided,
-    PreemptionDecided,
-    RefusalReason,
-    RequestDescribed,
-    RequestRefused,
-    SettingsChanged,
-)
+from ledger.domain.log import events as log
 from ledger.domain.log.machines import Contradiction
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import RecordedNode
@@ -65,12 +36,12 @@ OUT_OF_SERVICE: Final = "out-of-service"
 RULE_STAGE: Final = "admission"
 _TEXT_MAX: Final = 1024
 _VERBS: Final = {
-    PodObserved: "observe",
-    PodReserved: "reserve",
-    PodBound: "bind",
-    PodAssigned: "assign",
-    PodReleased: "release",
-    PodVoided: "void",
+    log.PodObserved: "observe",
+    log.PodReserved: "reserve",
+    log.PodBound: "bind",
+    log.PodAssigned: "assign",
+    log.PodReleased: "release",
+    log.PodVoided: "void",
 }
 
 
@@ -94,7 +65,7 @@ def by(actor: str, event: NewEvent, *, key: str = "") -> NewEvent:
 
 def settings_changed(words: DecidedBy, settings: str, at_us: int) -> NewEvent:
     """Return the first event of a run: what is decided by, and on which inputs (`settings`)."""
-    event = SettingsChanged(
+    event = log.SettingsChanged(
         settings_hash=words.settings_hash, settings=settings, tenure_version=words.tenure_version
     )
     return of_ledger(event, f"settings:{words.settings_hash}", at_us)
@@ -106,7 +77,7 @@ def inventoried(node: NodeFacts, at_us: int, number: int = 1) -> NewEvent:
 
     A node without limits is recorded with 0 cpu and memory.
     """
-    event = NodeInventoried(
+    event = log.NodeInventoried(
         node_uid=node.uid,
         node_name=node.name,
         machine_id=node.machine_id,
@@ -124,7 +95,7 @@ def inventoried(node: NodeFacts, at_us: int, number: int = 1) -> NewEvent:
 
 def by_agent(inventory: NewEvent) -> NewEvent:
     """Return an inventory that the node's own agent stands behind."""
-    assert isinstance(inventory.event, NodeInventoried), inventory
+    assert isinstance(inventory.event, log.NodeInventoried), inventory
     return structs.replace(inventory, event=structs.replace(inventory.event, by_agent=True))
 
 
@@ -133,7 +104,9 @@ def node_described(
 ) -> NewEvent:
     """Return what deciding reads of a node beside its inventory; no two have a number."""
     return _of_node(
-        NodeDescribed(node_uid=node.uid, node_name=node.name, facts=facts, number=place, rank=rank),
+        log.NodeDescribed(
+            node_uid=node.uid, node_name=node.name, facts=facts, number=place, rank=rank
+        ),
         f"describe:{node.uid}:{number}",
         at_us,
     )
@@ -141,7 +114,7 @@ def node_described(
 
 def described(request: RecordedRequest, digest: str, at_us: int) -> NewEvent:
     """Return what Pods of one kind ask for; the same request, by its digest, is one event."""
-    return of_ledger(RequestDescribed(request=request), f"request:{digest}", at_us)
+    return of_ledger(log.RequestDescribed(request=request), f"request:{digest}", at_us)
 
 
 def node_lost(
@@ -152,7 +125,7 @@ def node_lost(
 
     `number` counts the losses of this node, from 1.
     """
-    event = NodeLost(node_uid=node.uid, node_name=node.name, reason=reason)
+    event = log.NodeLost(node_uid=node.uid, node_name=node.name, reason=reason)
     return _of_node(event, f"lost:{node.uid}:{number}", at_us)
 
 
@@ -163,8 +136,8 @@ def cleared_by_agent(node: NodeState, witness_uid: str, position: int, at_us: in
     Args:
         position: of the newest thing that they held: a node may be lost and cleared several times.
     """
-    event = NodeCleared(
-        node_uid=node.uid, node_name=node.name, evidence=AGENT, witness_uid=witness_uid
+    event = log.NodeCleared(
+        node_uid=node.uid, node_name=node.name, evidence=log.AGENT, witness_uid=witness_uid
     )
     return _of_node(event, f"clear:{node.uid}:agent:{position}", at_us)
 
@@ -175,7 +148,7 @@ def node_cleared(node: NodeFacts | NodeState, reason: str, at_us: int, number: i
 
     `number` is another one for each act about this node.
     """
-    event = NodeCleared(node_uid=node.uid, node_name=node.name, evidence=ACT, reason=reason)
+    event = log.NodeCleared(node_uid=node.uid, node_name=node.name, evidence=log.ACT, reason=reason)
     return _of_node(event, f"clear:{node.uid}:{number}", at_us)
 
 
@@ -183,7 +156,7 @@ def drift_found(found: Contradiction, at_us: int) -> NewEvent:
     """Return what two Nodes claim and can't both have."""
     device = found.device
     about = f"{device.device_type}/{device.device_id}" if device else "machine"
-    event = DriftFound(
+    event = log.DriftFound(
         drift_id=f"{found.kind}/{found.node_uid}/{about}",
         kind=found.kind,
         node_uid=found.node_uid,
@@ -216,7 +189,7 @@ def reserved(
     """
     request = placement.request
     uid = request.uid
-    event = PodReserved(
+    event = log.PodReserved(
         pod_uid=uid,
         attempt=attempt,
         namespace=request.namespace,
@@ -253,7 +226,7 @@ def counted_keys(events: Sequence[NewEvent]) -> tuple[str, ...]:
     beside = {
         f"reserve:{holder[0]}:{holder[2]}"
         for new in events
-        if isinstance(new.event, PodReserved)
+        if isinstance(new.event, log.PodReserved)
         for holder in (each.rpartition("/") for each in new.event.beside or ())
     }
     return tuple(sorted(beside - {new.idempotency_key for new in events}))
@@ -277,14 +250,14 @@ def placed_aside(
         parts: what its claims give it; None = it was placed by count.
     """
     request, by_count = placement.request, parts is None
-    event = PodObserved(
+    event = log.PodObserved(
         pod_uid=request.uid,
         attempt=attempt,
         namespace=request.namespace,
         pod_name=request.name,
         node_uid=placement.node_uid,
         node_name=placement.node_name,
-        source=BY_COUNT if by_count else BY_CLAIMS,
+        source=log.BY_COUNT if by_count else BY_CLAIMS,
         cpu_milli=request.cpu_milli,
         memory_bytes=request.memory_bytes,
         unknown_types=(GPU,) if by_count else (),
@@ -302,12 +275,18 @@ def placed_aside(
 def refused_by_claims(refusal: NewEvent) -> NewEvent:
     """Return a refusal in which it counted what claims find: one that is not decided again."""
     event = refusal.event
-    assert isinstance(event, RequestRefused), refusal
+    assert isinstance(event, log.RequestRefused), refusal
     return structs.replace(refusal, event=structs.replace(event, stage=CLAIMS_STAGE, request=None))
 
 
 def of_pod(
-    event: PodObserved | PodReserved | PodBound | PodAssigned | PodReleased | PodVoided, at_us: int
+    event: log.PodObserved
+    | log.PodReserved
+    | log.PodBound
+    | log.PodAssigned
+    | log.PodReleased
+    | log.PodVoided,
+    at_us: int,
 ) -> NewEvent:
     """Return an event of a Pod's holding; each attempt has one of each kind."""
     attempt = f"{event.pod_uid}/{event.attempt}"
@@ -315,7 +294,7 @@ def of_pod(
     return _new(f"node/{event.node_uid}", event, key, at_us, about=attempt)
 
 
-def of_claim(event: ClaimEvent, at_us: int, version: int) -> NewEvent:
+def of_claim(event: log.ClaimEvent, at_us: int, version: int) -> NewEvent:
     """
     Return an event of a claim's holding.
 
@@ -326,7 +305,7 @@ def of_claim(event: ClaimEvent, at_us: int, version: int) -> NewEvent:
     key = f"claim-{verb}:{event.claim_uid}:{event.attempt}"
     attempt = f"{event.claim_uid}/{event.attempt}"
     about = f"node/{event.node_uid}"
-    if isinstance(event, ClaimConsumed):
+    if isinstance(event, log.ClaimConsumed):
         users = " ".join(sorted(one.uid for one in event.consumers))
         key = f"{key}:{version}:{hashlib.sha256(users.encode()).hexdigest()[:16]}"
     return _new(about, event, key, at_us, about=attempt)
@@ -337,7 +316,7 @@ def unplaced(
 ) -> NewEvent:
     """Return a refusal; `number` counts those of this Pod, from 1; `digest` as of a reservation."""
     request = answer.request
-    event = RequestRefused(
+    event = log.RequestRefused(
         pod_uid=request.uid,
         namespace=request.namespace,
         pod_name=request.name,
@@ -358,14 +337,14 @@ def unplaced(
 
 def broken_rules(words: DecidedBy, pod: RefusedPod, at_us: int, number: int = 1) -> NewEvent:
     """Return the refusal of a Pod that breaks rules of ours; `number` as of a refusal."""
-    event = RequestRefused(
+    event = log.RequestRefused(
         pod_uid=pod.uid,
         namespace=pod.namespace,
         pod_name=pod.name,
         stage=RULE_STAGE,
         message=pod.message[:_TEXT_MAX],
         reasons=tuple(
-            RefusalReason(reason=error.reason, nodes=0, detail=str(error)[:_TEXT_MAX])
+            log.RefusalReason(reason=error.reason, nodes=0, detail=str(error)[:_TEXT_MAX])
             for error in pod.errors
         ),
         policy=words.policy,
@@ -377,17 +356,17 @@ def broken_rules(words: DecidedBy, pod: RefusedPod, at_us: int, number: int = 1)
 def gone(pod: tuple[str, str, str], number: int, at_us: int) -> NewEvent:
     """Return that a Pod, by UID, namespace and name, was deleted while it waited."""
     uid, namespace, name = pod
-    event = RequestRefused(
+    event = log.RequestRefused(
         pod_uid=uid,
         namespace=namespace,
         pod_name=name,
-        stage=STAGE_GONE,
+        stage=log.STAGE_GONE,
         message="the Pod was deleted before it had a place",
     )
     return _refusal(event, number, at_us)
 
 
-def refused_request(event: RequestRefused, key: str, at_us: int) -> NewEvent:
+def refused_request(event: log.RequestRefused, key: str, at_us: int) -> NewEvent:
     """Return a refusal that somebody tells of, under a name that it has whenever it is told."""
     return of_ledger(event, key, at_us, about=f"{event.pod_uid}/1")
 
@@ -395,7 +374,7 @@ def refused_request(event: RequestRefused, key: str, at_us: int) -> NewEvent:
 def health_changed(change: HealthChange, node: NodeFacts, number: int) -> NewEvent:
     """Return the death or return of a device; `number` counts them over the run."""
     key = (change.device_type, change.minor)
-    event = DeviceHealthChanged(
+    event = log.DeviceHealthChanged(
         node_uid=node.uid,
         device_type=change.device_type,
         minor=change.minor,
@@ -414,8 +393,8 @@ def group_planned(
     number: int,
     at_us: int,
     *,
-    waiting: Sequence[GroupMember],
-    to_come: Sequence[GroupMember],
+    waiting: Sequence[log.GroupMember],
+    to_come: Sequence[log.GroupMember],
     running: int,
 ) -> NewEvent:
     """
@@ -428,7 +407,7 @@ def group_planned(
         waiting, to_come, running: what it was made of, as the event says it.
     """
     members = tuple(
-        PlannedMember(
+        log.PlannedMember(
             pod_uid=placement.request.uid,
             namespace=placement.request.namespace,
             pod_name=placement.request.name,
@@ -443,7 +422,7 @@ def group_planned(
         for placement in placements
     )
     return of_ledger(
-        GroupPlanned(
+        log.GroupPlanned(
             group=group,
             members=members,
             waiting=tuple(waiting),
@@ -456,9 +435,9 @@ def group_planned(
     )
 
 
-def group_member(request: PodRequest, digest: str) -> GroupMember:
+def group_member(request: PodRequest, digest: str) -> log.GroupMember:
     """Return what a plan's event says of a member that it was made for."""
-    return GroupMember(
+    return log.GroupMember(
         pod_uid=request.uid,
         namespace=request.namespace,
         pod_name=request.name,
@@ -469,12 +448,12 @@ def group_member(request: PodRequest, digest: str) -> GroupMember:
     )
 
 
-def plan_dropped(event: PlanDropped, number: int, at_us: int) -> NewEvent:
+def plan_dropped(event: log.PlanDropped, number: int, at_us: int) -> NewEvent:
     """Return the end of a group's plan; `number` tells those of this group apart."""
     return of_ledger(event, f"drop:{event.group}:{number}", at_us, about=event.group)
 
 
-def preemption(event: PreemptionDecided, at_us: int) -> NewEvent:
+def preemption(event: log.PreemptionDecided, at_us: int) -> NewEvent:
     """Return the begin or the end of a preemption of our own."""
     key = f"preempt:{event.pod_uid}:{event.until_us}:{'over' if event.over else 'begun'}"
     return of_ledger(event, key, at_us, about=event.pod_uid)
@@ -511,24 +490,28 @@ def _demand_text(demand: DeviceDemand, written: Mapping[str, int]) -> str:
     return f"{demand.count} x {demand.device_type} ({', '.join(parts)})"
 
 
-def _refusal(event: RequestRefused, number: int, at_us: int) -> NewEvent:
+def _refusal(event: log.RequestRefused, number: int, at_us: int) -> NewEvent:
     return of_ledger(event, f"refuse:{event.pod_uid}:{number}", at_us, about=f"{event.pod_uid}/1")
 
 
 def _of_node(
-    event: NodeInventoried | NodeDescribed | NodeLost | NodeCleared | DeviceHealthChanged,
+    event: log.NodeInventoried
+    | log.NodeDescribed
+    | log.NodeLost
+    | log.NodeCleared
+    | log.DeviceHealthChanged,
     key: str,
     at_us: int,
 ) -> NewEvent:
     return _new(f"node/{event.node_uid}", event, key, at_us)
 
 
-def of_ledger(event: LedgerEvent, key: str, at_us: int, *, about: str = "") -> NewEvent:
+def of_ledger(event: log.LedgerEvent, key: str, at_us: int, *, about: str = "") -> NewEvent:
     """Return an event of no node, under a key that no other one has."""
     return _new(SYSTEM, event, key, at_us, about=about)
 
 
-def _new(stream: str, event: LedgerEvent, key: str, at_us: int, *, about: str = "") -> NewEvent:
+def _new(stream: str, event: log.LedgerEvent, key: str, at_us: int, *, about: str = "") -> NewEvent:
     return NewEvent(
         stream=stream,
         event=event,

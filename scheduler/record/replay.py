@@ -16,19 +16,7 @@ from msgspec import structs
 
 from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import InputError
-from ledger.domain.log.events import (
-    BY_COUNT,
-    GroupMember,
-    GroupPlanned,
-    LedgerEvent,
-    PlanDropped,
-    PlannedMember,
-    PodObserved,
-    PodReserved,
-    PodVoided,
-    RefusalReason,
-    RequestRefused,
-)
+from ledger.domain.log import events as log
 from ledger.domain.log.recorded import RecordedEvent, is_recovered
 from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION
@@ -114,15 +102,15 @@ class Replay:
     def _take(self, recorded: RecordedEvent, *, decide: bool) -> Again | None:
         event = recorded.event
         match event:
-            case PodReserved():
+            case log.PodReserved():
                 return self._reserved(recorded, event, decide=decide)
-            case PodObserved() if self._ahead is None and event.source == BY_COUNT:
+            case log.PodObserved() if self._ahead is None and event.source == log.BY_COUNT:
                 return self._counted(recorded, event, decide=decide)
-            case RequestRefused():
+            case log.RequestRefused():
                 return self._refused(recorded, event) if decide else None
-            case GroupPlanned():
+            case log.GroupPlanned():
                 return self._planned(recorded, event, decide=decide)
-            case PlanDropped() | PodVoided() if self._is_end(event):
+            case log.PlanDropped() | log.PodVoided() if self._is_end(event):
                 return self._ended(recorded, event, decide=decide)
             case _:
                 self._state.apply(event, recorded.envelope.wall_us)
@@ -131,7 +119,7 @@ class Replay:
     # --- decisions ----------------------------------------------------------------------------
 
     def _reserved(
-        self, recorded: RecordedEvent, event: PodReserved, *, decide: bool
+        self, recorded: RecordedEvent, event: log.PodReserved, *, decide: bool
     ) -> Again | None:
         differences: tuple[Difference, ...] | None = None
         position = recorded.envelope.position
@@ -150,7 +138,7 @@ class Replay:
         return _again(recorded, PLACED, _path(event), differences)
 
     def _counted(
-        self, recorded: RecordedEvent, event: PodObserved, *, decide: bool
+        self, recorded: RecordedEvent, event: log.PodObserved, *, decide: bool
     ) -> Again | None:
         differences: tuple[Difference, ...] = ()
         if decide:
@@ -163,7 +151,7 @@ class Replay:
         return _again(recorded, PLACED, _path(event), differences) if decide else None
 
     def _compared(
-        self, recorded: RecordedEvent, event: PodReserved, answer: Placement | Unplaced
+        self, recorded: RecordedEvent, event: log.PodReserved, answer: Placement | Unplaced
     ) -> tuple[Difference, ...]:
         if isinstance(answer, Unplaced):
             return (outcome(where(event), f"refused: {answer.message}"),)
@@ -174,7 +162,7 @@ class Replay:
             field_differences(event, self._expected(event, answer, recorded.envelope.wall_us))
         )
 
-    def _choose(self, request: PodRequest, event: PodReserved) -> Placement | Unplaced:
+    def _choose(self, request: PodRequest, event: log.PodReserved) -> Placement | Unplaced:
         self._state.now()
         kept = self._state.groups.kept(request)  # asked for by the plan, which has no snapshot
         return (
@@ -189,7 +177,7 @@ class Replay:
                 continue
             recorded = ahead.event_at(later.position)
             event = recorded.event
-            assert isinstance(event, PodReserved), recorded
+            assert isinstance(event, log.PodReserved), recorded
             with ExitStack() as meanwhile:
                 for group in later.dropped:
                     meanwhile.enter_context(self._without_plan(group))
@@ -202,9 +190,9 @@ class Replay:
                 self._made[later.position] = self._compared(recorded, event, answer)
 
     @contextmanager
-    def _given_meanwhile(self, event: LedgerEvent) -> Iterator[None]:
+    def _given_meanwhile(self, event: log.LedgerEvent) -> Iterator[None]:
         """Let a Pod hold inside of the block what it was chosen before, and is recorded later."""
-        assert isinstance(event, PodReserved), event
+        assert isinstance(event, log.PodReserved), event
         engine, place = self._state.now(), self._state.numbers.get(event.node_uid)
         if place is None or event.pod_uid in self._state.held:
             yield
@@ -222,7 +210,7 @@ class Replay:
     def _planned_meanwhile(self, recorded: RecordedEvent) -> Iterator[None]:
         """Keep the places of a plan inside of the block that was made before, and is told later."""
         plan = recorded.event
-        assert isinstance(plan, GroupPlanned), plan
+        assert isinstance(plan, log.GroupPlanned), plan
         waiting = {each.pod_uid: self._state.request(each) for each in plan.waiting}
         members = {uid: each for uid, each in waiting.items() if uid not in self._state.held}
         life = GroupLife(
@@ -252,7 +240,7 @@ class Replay:
         for placement in places:
             self._state.groups.keep(group, placement)
 
-    def _minors(self, event: PodReserved) -> frozenset[int] | None:
+    def _minors(self, event: log.PodReserved) -> frozenset[int] | None:
         """Return the GPUs that a plan keeps for a Pod on its node, None where none does."""
         life = self._state.groups.lives.get(event.group)
         place = None if life is None else life.places.get(event.pod_uid)
@@ -270,7 +258,7 @@ class Replay:
         if place is not None:
             self._state.groups.keep(group_name(place.request), place)
 
-    def _choose_on_named(self, request: PodRequest, event: PodReserved) -> Placement | Unplaced:
+    def _choose_on_named(self, request: PodRequest, event: log.PodReserved) -> Placement | Unplaced:
         """Choose cards and CPUs on the node that was named; how that was rated is not asked."""
         engine = self._state.now()
         if request.uid in self._state.held:
@@ -289,7 +277,7 @@ class Replay:
             return Unplaced(request=request, message=HELD)
         return self._state.groups.beside(request) or engine.decide(request, ordinal=arrival)
 
-    def _expected(self, event: PodReserved, answer: Placement, at_us: int) -> PodReserved:
+    def _expected(self, event: log.PodReserved, answer: Placement, at_us: int) -> log.PodReserved:
         annotations = encode(
             answer,
             node=self._state.facts[answer.node],
@@ -313,10 +301,10 @@ class Replay:
             beside=event.beside if at_work else None,
             dropped=event.dropped if at_work else (),
         )
-        assert isinstance(new.event, PodReserved), new
+        assert isinstance(new.event, log.PodReserved), new
         return new.event
 
-    def _take_reservation(self, event: PodReserved, at_us: int) -> None:
+    def _take_reservation(self, event: log.PodReserved, at_us: int) -> None:
         request = request_of(event, self._state.requests)
         if event.group and request is not None:
             self._state.groups.life_of(request)
@@ -325,7 +313,7 @@ class Replay:
             self._state.groups.given_by(event)
         self._state.groups.fold(event, at_us)
 
-    def _refused(self, recorded: RecordedEvent, event: RequestRefused) -> Again | None:
+    def _refused(self, recorded: RecordedEvent, event: log.RequestRefused) -> Again | None:
         """Decide a refusal again; one by rules of a Pod is none of ours."""
         if self._ahead is not None or (event.stage != events.STAGE and event.request is None):
             return None
@@ -356,12 +344,12 @@ class Replay:
                 digest=event.request or "",
                 arrival=event.arrival,
             )
-            assert isinstance(new.event, RequestRefused), new
+            assert isinstance(new.event, log.RequestRefused), new
             differences = tuple(field_differences(event, new.event))
         return _again(recorded, REFUSED, _path(event), differences)
 
     def _planned(
-        self, recorded: RecordedEvent, event: GroupPlanned, *, decide: bool
+        self, recorded: RecordedEvent, event: log.GroupPlanned, *, decide: bool
     ) -> Again | None:
         """Decide a group's plan again, and keep the places that were recorded."""
         name = event.group
@@ -389,7 +377,7 @@ class Replay:
             to_come=event.to_come,
             running=self._state.groups.running(name),
         )
-        assert isinstance(new.event, GroupPlanned), new
+        assert isinstance(new.event, log.GroupPlanned), new
         differences = tuple(field_differences(event, new.event))
         self._state.past_deadline.discard(name)
         self._refusals[name] = answer.refusal
@@ -397,7 +385,7 @@ class Replay:
         self._keep(event, [*waiting, *to_come], None if differences else taken)
         return _again(recorded, PLANNED, name, differences) if decide else None
 
-    def _wrong_members(self, event: GroupPlanned) -> tuple[Difference, ...]:
+    def _wrong_members(self, event: log.GroupPlanned) -> tuple[Difference, ...]:
         """Return why a plan can't be for these members; let places go that they have already."""
         members = (*event.waiting, *event.to_come)
         if not event.waiting:
@@ -415,7 +403,9 @@ class Replay:
         """Tell whether the end of a plan or a wait is decided again: in a simulation it is."""
         if self._ahead is not None:
             return False
-        return isinstance(event, PlanDropped) or bool(self._state.groups.group_of(event.pod_uid))
+        return isinstance(event, log.PlanDropped) or bool(
+            self._state.groups.group_of(event.pod_uid)
+        )
 
     def _ended(self, recorded: RecordedEvent, event: End, *, decide: bool) -> Again | None:
         """
@@ -426,7 +416,7 @@ class Replay:
         at_us = recorded.envelope.wall_us
         name = (
             event.group
-            if isinstance(event, PlanDropped)
+            if isinstance(event, log.PlanDropped)
             else self._state.groups.group_of(event.pod_uid)
         )
         if name not in self._state.groups.lives:
@@ -435,21 +425,21 @@ class Replay:
             return _again(recorded, ENDED, name, unknown)
         if name not in self._ends:
             self._state.now()
-            if event.reason in {MEMBER_GONE, MEMBER_CHANGED} and isinstance(event, PlanDropped):
+            if event.reason in {MEMBER_GONE, MEMBER_CHANGED} and isinstance(event, log.PlanDropped):
                 now = "" if event.reason == MEMBER_CHANGED else None
                 self._state.groups.left(name, event.pod_uid, now)
             self._ends[name] = (self._state.groups.ends(name, at_us), [])
         decided, ended = self._ends[name]
         ended.append(event)
         self._state.apply(event, at_us)
-        if isinstance(event, PodVoided):
+        if isinstance(event, log.PodVoided):
             return None
         del self._ends[name]
         differences = tuple(end_differences(ended, decided))
         return _again(recorded, ENDED, name, differences) if decide else None
 
     def _keep(
-        self, event: GroupPlanned, members: Sequence[PodRequest], taken: list[Placement] | None
+        self, event: log.GroupPlanned, members: Sequence[PodRequest], taken: list[Placement] | None
     ) -> None:
         """Keep the places of a plan; `taken` is None where ours would be other ones."""
         engine, name = self._state.now(), event.group
@@ -487,16 +477,16 @@ def _again(
     return Again(position=recorded.envelope.position, kind=kind, name=name, differences=differences)
 
 
-def _path(event: PodReserved | PodObserved | RequestRefused) -> str:
+def _path(event: log.PodReserved | log.PodObserved | log.RequestRefused) -> str:
     return f"{event.namespace}/{event.pod_name}"
 
 
-def _counted_as(event: PodReserved | PodObserved, answer: Placement) -> PodObserved:
+def _counted_as(event: log.PodReserved | log.PodObserved, answer: Placement) -> log.PodObserved:
     """Return the event that would be recorded now of a Pod that is placed by count."""
     new = events.placed_aside(
         answer, 0, digest=event.request or "", arrival=event.arrival, attempt=event.attempt
     )
-    assert isinstance(new.event, PodObserved), new
+    assert isinstance(new.event, log.PodObserved), new
     if answer.counted:
         return new.event
     return structs.replace(new.event, unknown_types=(), counted={}, shares=answer.shares)
@@ -513,8 +503,8 @@ _CALLED: Final = {
 }
 """What fields of events are called where a difference is told."""
 
-Decision = PodReserved | PodObserved | RequestRefused | GroupPlanned
-End = PodVoided | PlanDropped
+Decision = log.PodReserved | log.PodObserved | log.RequestRefused | log.GroupPlanned
+End = log.PodVoided | log.PlanDropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -531,10 +521,10 @@ def outcome(recorded: str, decided: str) -> Difference:
     return Difference(what=OUTCOME, recorded=recorded, decided=decided)
 
 
-def where(event: PodReserved | PodObserved) -> str:
+def where(event: log.PodReserved | log.PodObserved) -> str:
     """Return what a decision gave."""
     given = [_text(event.shares)] if event.shares else []
-    if isinstance(event, PodObserved):
+    if isinstance(event, log.PodObserved):
         given += [f"{count} {kind} by count" for kind, count in event.counted.items()]
     given += [f"CPUs {event.cpuset}"] if event.cpuset else []
     return f"placed on {event.node_name}" + (f": {', '.join(given)}" if given else "")
@@ -567,14 +557,14 @@ def end_differences(recorded: Sequence[End], decided: Sequence[End]) -> Iterator
 def _ending(ends: Sequence[End]) -> str:
     """Return why a plan ends, and by whose place."""
     last = ends[-1] if ends else None
-    return f"{last.reason} {last.pod_uid}".rstrip() if isinstance(last, PlanDropped) else ""
+    return f"{last.reason} {last.pod_uid}".rstrip() if isinstance(last, log.PlanDropped) else ""
 
 
 def _gives_back(ends: Sequence[End]) -> str:
     return ", ".join(
         f"{end.pod_uid}/{end.attempt} on {end.node_uid}: {end.reason}"
         for end in ends
-        if isinstance(end, PodVoided)
+        if isinstance(end, log.PodVoided)
     )
 
 
@@ -595,12 +585,12 @@ def _text(value: Any) -> str:  # noqa: ANN401 - of whatever a field holds
             parts += ["alone"] if value.exclusive else []
             parts += [f"VFs {' '.join(value.vf_bus_ids)}"] if value.vf_bus_ids else []
             return f"{value.device_type}/{value.minor} ({', '.join(parts)})"
-        case RefusalReason():
+        case log.RefusalReason():
             near = f" ({value.nearest_node}: {value.detail})" if value.nearest_node else ""
             return f"{value.nodes} {value.reason}{near}"
-        case GroupMember():
+        case log.GroupMember():
             return value.pod_name
-        case PlannedMember():
+        case log.PlannedMember():
             cards = ",".join(map(str, value.minors))
             return f"{value.pod_name} on {value.node_uid} gpu/{cards}"
         case _:

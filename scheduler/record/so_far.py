@@ -10,30 +10,8 @@ from msgspec import structs
 
 from ledger.domain.annotations.tenure import cards_in, read_shown
 from ledger.domain.errors import InputError
+from ledger.domain.log import events
 from ledger.domain.log.claims import claim_as_observed
-from ledger.domain.log.events import (
-    ClaimObserved,
-    ClaimReleased,
-    ClaimReserved,
-    ClaimVoided,
-    DeviceHealthChanged,
-    Ending,
-    GroupMember,
-    LedgerEvent,
-    NodeCleared,
-    NodeDescribed,
-    NodeInventoried,
-    NodeLost,
-    PlanDropped,
-    PodObserved,
-    PodReleased,
-    PodReserved,
-    PodVoided,
-    RequestDescribed,
-    RequestRefused,
-    SettingsChanged,
-    WorkloadDescribed,
-)
 from ledger.domain.log.recorded_request import RecordedRequest, request_digest
 from ledger.domain.log.workload import NO_WORKLOAD
 from ledger.domain.nodes import NodeFacts
@@ -62,8 +40,8 @@ class InForce:
 class _Node:
     """What events say of one node so far."""
 
-    inventory: NodeInventoried
-    described: NodeDescribed | None = None
+    inventory: events.NodeInventoried
+    described: events.NodeDescribed | None = None
     lost: bool = False
 
 
@@ -96,57 +74,64 @@ class SoFar:
         self.numbers: dict[str, int] = {}
         self._changed: dict[str, None] = {}  # UIDs of nodes that the engine has as they were
         self.requests = requests
-        self.held: dict[str, PodReserved | PodObserved] = {}
-        self._stuck: dict[str, PodReserved | PodObserved] = {}  # through lost nodes, by `_name`
+        self.held: dict[str, events.PodReserved | events.PodObserved] = {}
+        self._stuck: dict[
+            str, events.PodReserved | events.PodObserved
+        ] = {}  # through lost nodes, by `_name`
         self.past_deadline: set[str] = set()
         self._engine: Engine | None = None  # None = what it was made for has changed
         self.groups = Grouping((), Engine((), self.in_force.settings), {})
 
     # --- events ---------------------------------------------------------------------------------
 
-    def apply(self, event: LedgerEvent, at_us: int) -> None:
+    def apply(self, event: events.LedgerEvent, at_us: int) -> None:
         """Fold an event in that is no decision, or one as it was recorded."""
         self.groups.fold(event, at_us)
         match event:
-            case SettingsChanged() if self._by is None:
+            case events.SettingsChanged() if self._by is None:
                 self.in_force = InForce(
                     settings=recorded_settings(event.settings),
                     settings_hash=hashlib.sha256(event.settings.encode()).hexdigest(),
                     seed=json.loads(event.settings or "{}").get("seed", 0),
                 )
                 self._engine = None
-            case WorkloadDescribed():
+            case events.WorkloadDescribed():
                 self._workload = event.workload
                 self._engine = None
-            case RequestDescribed():
+            case events.RequestDescribed():
                 self.requests[request_digest(event.request)] = event.request
-            case NodeInventoried():
+            case events.NodeInventoried():
                 known = self.nodes.get(event.node_uid)
                 told = None if known is None else known.described
                 self.nodes[event.node_uid] = _Node(event, told)
                 self._change(event.node_uid)
-            case NodeDescribed():
+            case events.NodeDescribed():
                 if event.node_uid in self.nodes:
                     self.nodes[event.node_uid].described = event
                     self._change(event.node_uid)
-            case DeviceHealthChanged():
+            case events.DeviceHealthChanged():
                 self._change_health(event)
-            case NodeLost():
+            case events.NodeLost():
                 self._lose(event)
-            case NodeCleared():
+            case events.NodeCleared():
                 self._clear(event)
-            case PodObserved():
+            case events.PodObserved():
                 self.hold(event)
-            case ClaimReserved() | ClaimObserved():
+            case events.ClaimReserved() | events.ClaimObserved():
                 self.hold(claim_as_observed(event))
-            case PodReleased() | PodVoided() | ClaimReleased() | ClaimVoided():
+            case (
+                events.PodReleased()
+                | events.PodVoided()
+                | events.ClaimReleased()
+                | events.ClaimVoided()
+            ):
                 self._release(event)
-            case PlanDropped():
+            case events.PlanDropped():
                 self._drop(event)
             case _:
                 pass
 
-    def _change_health(self, event: DeviceHealthChanged) -> None:
+    def _change_health(self, event: events.DeviceHealthChanged) -> None:
         node = self.nodes.get(event.node_uid)
         if node is None:
             return
@@ -162,7 +147,7 @@ class SoFar:
         )
         self._change(event.node_uid)
 
-    def _lose(self, event: NodeLost) -> None:
+    def _lose(self, event: events.NodeLost) -> None:
         """Let what is held on a node that is lost stay held."""
         if event.node_uid in self.nodes:
             self.nodes[event.node_uid].lost = True
@@ -171,7 +156,7 @@ class SoFar:
             if held.node_uid == event.node_uid:
                 self._stuck[self._name(held)] = self.held.pop(uid)
 
-    def _clear(self, event: NodeCleared) -> None:
+    def _clear(self, event: events.NodeCleared) -> None:
         for name, held in list(self._stuck.items()):
             if held.node_uid == event.node_uid:
                 del self._stuck[name]
@@ -179,22 +164,22 @@ class SoFar:
                     self._engine.release(name)
         self.groups.cleared(event.node_uid, self.held)
 
-    def _release(self, event: Ending) -> None:
+    def _release(self, event: events.Ending) -> None:
         held = self.held.get(event.pod_uid)
         if held is None or held.node_uid != event.node_uid:
             return
         self._give_back(event.pod_uid)
-        if isinstance(held, PodReserved) and held.group:
+        if isinstance(held, events.PodReserved) and held.group:
             self.groups.released(held.group, event.pod_uid)
 
-    def _drop(self, event: PlanDropped) -> None:
+    def _drop(self, event: events.PlanDropped) -> None:
         for placement in self.groups.dropped(event.group):
             if self._engine is not None:
                 self._engine.release(placement.request.uid)
         if event.reason == DEADLINE:
             self.past_deadline.add(event.group)
 
-    def hold(self, event: PodReserved | PodObserved) -> None:
+    def hold(self, event: events.PodReserved | events.PodObserved) -> None:
         """Let a Pod hold what was recorded."""
         if event.node_uid not in self.nodes:
             return  # an observed holding of a node without inventory: no engine has it
@@ -211,7 +196,7 @@ class SoFar:
         if self._engine is not None:
             self._engine.release(self._name(held))
 
-    def _name(self, event: PodReserved | PodObserved) -> str:
+    def _name(self, event: events.PodReserved | events.PodObserved) -> str:
         """Return what a holding is called in the engine, where a place may be kept beside it."""
         return f"{event.pod_uid}/{event.attempt}" if self._at_work else event.pod_uid
 
@@ -271,19 +256,19 @@ class SoFar:
         facts = node_of(node.inventory, node.inventory.devices, node.described.facts)
         return replace(facts, lost=node.lost)
 
-    def _enter(self, engine: Engine, event: PodReserved | PodObserved) -> None:
+    def _enter(self, engine: Engine, event: events.PodReserved | events.PodObserved) -> None:
         place = self.numbers[event.node_uid]
         # A cluster at work is decided on as what Pods hold, with the devices of that moment.
         placement = None
-        if isinstance(event, PodReserved) and not self._at_work:
+        if isinstance(event, events.PodReserved) and not self._at_work:
             placement = self.placement(event, place)
         if placement is None:
-            observed = as_observed(event) if isinstance(event, PodReserved) else event
+            observed = as_observed(event) if isinstance(event, events.PodReserved) else event
             engine.adopt(place, structs.replace(observed, pod_uid=self._name(event)))
         else:
             engine.reserve(placement)
 
-    def placement(self, event: PodReserved, place: int) -> Placement | None:
+    def placement(self, event: events.PodReserved, place: int) -> Placement | None:
         """Return what was placed, None where its request is not told or a device is not there."""
         request = request_of(event, self.requests)
         listed = {device.key: device for device in self.facts[place].devices}
@@ -304,20 +289,21 @@ class SoFar:
         )
 
     def request(
-        self, event: PodReserved | PodObserved | RequestRefused | GroupMember
+        self,
+        event: events.PodReserved | events.PodObserved | events.RequestRefused | events.GroupMember,
     ) -> PodRequest:
         """Return what a Pod asked for. Raises InputError where the ledger does not tell."""
         request = request_of(event, self.requests)
         if request is None:
-            is_member = isinstance(event, GroupMember)
+            is_member = isinstance(event, events.GroupMember)
             fact = "a member of the group asks for" if is_member else "the Pod asked for"
             path = f"{event.namespace}/{event.pod_name}"
             raise InputError(f"what {fact} is not in the log: pod={path}")
         return request
 
-    def words(self, event: PodReserved | RequestRefused) -> DecidedBy:
+    def words(self, event: events.PodReserved | events.RequestRefused) -> DecidedBy:
         """Return what the event of a decision made now would repeat."""
-        version = event.tenure_version if isinstance(event, PodReserved) else ""
+        version = event.tenure_version if isinstance(event, events.PodReserved) else ""
         return DecidedBy(
             policy=self.in_force.settings.node_policy,
             settings_hash=self.in_force.settings_hash,

@@ -8,22 +8,7 @@ from sys import intern
 
 from msgspec import structs
 
-from ledger.domain.log.events import (
-    ClaimObserved,
-    ClaimReserved,
-    DriftFound,
-    GroupPlanned,
-    LedgerEvent,
-    NodeDescribed,
-    NodeInventoried,
-    PlanDropped,
-    PodBound,
-    PodObserved,
-    PodReserved,
-    PreemptionDecided,
-    RequestRefused,
-    SettingsChanged,
-)
+from ledger.domain.log import events as log
 from ledger.domain.log.sharing import Sharing
 from ledger.domain.log.state import Holding, LedgerState, NodeState
 from ledger.domain.nodes import NodeFacts
@@ -49,8 +34,8 @@ from scheduler.service.kept import PackedTexts
 class Said:
     """What the ledger was told of one node last."""
 
-    inventory: NodeInventoried | None = None
-    described: NodeDescribed | None = None
+    inventory: log.NodeInventoried | None = None
+    described: log.NodeDescribed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +58,15 @@ class Beginning:
 
     position: int
     state: LedgerState
-    opened: Mapping[int, PodReserved | PodObserved] = field(default_factory=dict)
-    claims: Sequence[tuple[ClaimReserved | ClaimObserved, Holding]] = ()
+    opened: Mapping[int, log.PodReserved | log.PodObserved] = field(default_factory=dict)
+    claims: Sequence[tuple[log.ClaimReserved | log.ClaimObserved, Holding]] = ()
     said: Mapping[str, Said] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
-    groups: Sequence[tuple[LedgerEvent, int]] = ()
+    groups: Sequence[tuple[log.LedgerEvent, int]] = ()
     snapshot_position: int = 0
     settings: str = ""
-    drifts: Sequence[DriftFound] = ()
-    preemptions: Sequence[LedgerEvent] = ()
+    drifts: Sequence[log.DriftFound] = ()
+    preemptions: Sequence[log.LedgerEvent] = ()
 
     def taken(self) -> Beginning:
         """Return what is left of it once others keep what they need: where it began."""
@@ -95,14 +80,14 @@ class Beginning:
 
 def as_told(node: NodeState, said: Said) -> NodeFacts:
     """Return a node as the ledger was told of it."""
-    inventory = said.inventory or NodeInventoried(
+    inventory = said.inventory or log.NodeInventoried(
         node_uid=node.uid, node_name=node.name, devices=node.devices
     )
     described = None if said.described is None else said.described.facts
     return node_of(inventory, node.devices, described)
 
 
-def _sharing(inventory: NodeInventoried, node: NodeState) -> NodeInventoried:
+def _sharing(inventory: log.NodeInventoried, node: NodeState) -> log.NodeInventoried:
     """Return an inventory that has its CPUs and devices from the state: each once in memory."""
     if inventory.cpus != node.cpus:
         return inventory
@@ -123,11 +108,11 @@ def _intern(state: LedgerState) -> None:
 
 
 def _as_held(
-    event: PodReserved | PodObserved,
+    event: log.PodReserved | log.PodObserved,
     node: NodeState,
     holding: Holding,
     sharing: Sharing,
-) -> PodReserved | PodObserved:
+) -> log.PodReserved | log.PodObserved:
     """Return what is kept of the opening of a holding, with the holding's own parts."""
     return structs.replace(
         opening_of(event),
@@ -156,8 +141,8 @@ def begin(ledger: Ledger) -> Beginning:
         for holding in node.holdings.values()
     }
     said: dict[str, Said] = {}
-    opened: dict[int, PodReserved | PodObserved] = {}
-    claims: list[tuple[ClaimReserved | ClaimObserved, Holding]] = []
+    opened: dict[int, log.PodReserved | log.PodObserved] = {}
+    claims: list[tuple[log.ClaimReserved | log.ClaimObserved, Holding]] = []
     sharing = Sharing()
     by_claims = {
         holding.opened_position: holding
@@ -166,22 +151,22 @@ def begin(ledger: Ledger) -> Beginning:
     }
     with ledger.connection.begin():
         for position, event in each_at(ledger.connection, held):
-            assert isinstance(event, PodReserved | PodObserved), event
+            assert isinstance(event, log.PodReserved | log.PodObserved), event
             opened[position] = _as_held(event, *held[position], sharing)
         for position, event in each_at(ledger.connection, by_claims):
-            assert isinstance(event, ClaimReserved | ClaimObserved), event
+            assert isinstance(event, log.ClaimReserved | log.ClaimObserved), event
             claims.append((event, by_claims[position]))
-        for inventory in each_of(ledger.connection, NodeInventoried, loaded.position):
+        for inventory in each_of(ledger.connection, log.NodeInventoried, loaded.position):
             node = loaded.state.nodes.get(inventory.node_uid)
             shared = inventory if node is None else _sharing(inventory, node)
             said.setdefault(inventory.node_uid, Said()).inventory = shared
-        for described in each_of(ledger.connection, NodeDescribed, loaded.position):
+        for described in each_of(ledger.connection, log.NodeDescribed, loaded.position):
             said.setdefault(described.node_uid, Said()).described = described
         attempts = _attempts(loaded.state, voided_attempts(ledger.connection))
         groups = _groups(ledger, opened)
-        settings = events_of(ledger.connection, SettingsChanged)
+        settings = events_of(ledger.connection, log.SettingsChanged)
         drifts = open_drifts(ledger.connection)
-        preempted = [event for _, event in seldom_of(ledger.connection, PreemptionDecided)]
+        preempted = [event for _, event in seldom_of(ledger.connection, log.PreemptionDecided)]
     return Beginning(
         position=loaded.position,
         state=loaded.state,
@@ -193,7 +178,7 @@ def begin(ledger: Ledger) -> Beginning:
         snapshot_position=loaded.snapshot_position,
         settings=settings[-1].settings if settings else "",
         drifts=[
-            DriftFound(
+            log.DriftFound(
                 drift_id=one.drift_id,
                 kind=one.kind,
                 node_uid=one.node_uid,
@@ -245,16 +230,16 @@ def told_refusals(ledger: Ledger, pod_uids: Sequence[str] | None) -> dict[str, T
     }
 
 
-def _reasons(event: LedgerEvent | None) -> frozenset[str] | None:
+def _reasons(event: log.LedgerEvent | None) -> frozenset[str] | None:
     """Return the reasons of a refusal; None where it is in an archive, or not the last word."""
-    if not isinstance(event, RequestRefused):
+    if not isinstance(event, log.RequestRefused):
         return None
     return frozenset(reason.reason for reason in event.reasons)
 
 
 def _groups(
-    ledger: Ledger, opened: Mapping[int, PodReserved | PodObserved]
-) -> list[tuple[LedgerEvent, int]]:
+    ledger: Ledger, opened: Mapping[int, log.PodReserved | log.PodObserved]
+) -> list[tuple[log.LedgerEvent, int]]:
     """
     Return the events of groups that hold something, have a plan or missed a deadline, in order.
 
@@ -263,21 +248,21 @@ def _groups(
     """
     connection = ledger.connection
     plans: dict[str, list[int]] = {}
-    found: dict[int, LedgerEvent] = {}
-    newest: dict[str, GroupPlanned | PlanDropped] = {}
+    found: dict[int, log.LedgerEvent] = {}
+    newest: dict[str, log.GroupPlanned | log.PlanDropped] = {}
     members: dict[str, set[tuple[str, str]]] = {}  # namespace and name of Pods
-    for position, event in seldom_of(connection, GroupPlanned, PlanDropped):
-        assert isinstance(event, GroupPlanned | PlanDropped)
+    for position, event in seldom_of(connection, log.GroupPlanned, log.PlanDropped):
+        assert isinstance(event, log.GroupPlanned | log.PlanDropped)
         plans.setdefault(event.group, []).append(position)
         newest[event.group], found[position] = event, event
-        if isinstance(event, GroupPlanned):
+        if isinstance(event, log.GroupPlanned):
             members.setdefault(event.group, set()).update(
                 (each.namespace, each.pod_name) for each in event.members
             )
     living = {
         name
         for name, event in newest.items()
-        if isinstance(event, GroupPlanned) or event.reason == DEADLINE
+        if isinstance(event, log.GroupPlanned) or event.reason == DEADLINE
     }
     for holder in opened.values():
         if holder.group:
@@ -286,13 +271,13 @@ def _groups(
     pods = {pod for name in living for pod in members.get(name, ())}
     positions = {position for name in living for position in plans.get(name, ())}
     for at, holder in opened.items():
-        if isinstance(holder, PodObserved) and holder.group:
+        if isinstance(holder, log.PodObserved) and holder.group:
             positions.add(at)
-    bound: dict[int, LedgerEvent] = {}
+    bound: dict[int, log.LedgerEvent] = {}
     for row in lives_of_pods(connection, pods):
         positions.update(each for each in row.positions if each is not None)
         if row.bound_position is not None:
-            bound[row.bound_position] = PodBound(
+            bound[row.bound_position] = log.PodBound(
                 pod_uid=row.pod_uid, attempt=row.attempt, node_uid=row.node_uid
             )
     events = {**events_at(connection, positions - found.keys()), **bound}

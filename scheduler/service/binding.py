@@ -27,30 +27,7 @@ from ledger.domain.resources import ANNOTATION_TENURE_FENCE
 from ledger.store.writing import commands
 from ledger.store.writing.commands import Command, Outcome, Recorded
 from scheduler.bind import protocol
-from scheduler.bind.protocol import (
-    DEPOSED,
-    ELSEWHERE,
-    GONE_UNSEEN,
-    MOVED,
-    TRIES_MAX,
-    UNSETTLED,
-    Act,
-    Answer,
-    Deposed,
-    Done,
-    Effect,
-    Next,
-    NoAnswer,
-    NotThere,
-    PatchFence,
-    PodNow,
-    PostBinding,
-    ReadPod,
-    RecordBound,
-    RecordVoided,
-    Rejected,
-    Reserve,
-)
+from scheduler.bind import protocol as steps
 from scheduler.record import events
 from scheduler.service import outcomes
 from scheduler.service.ports import (
@@ -229,14 +206,14 @@ class Binder:
             standing = self.books.standing(uid)
             if job is None and standing is not None:
                 if standing.is_bound:
-                    return "" if standing.node_name == call.node_name else ELSEWHERE
+                    return "" if standing.node_name == call.node_name else steps.ELSEWHERE
                 goes_on = standing.node_name == call.node_name and self.is_awaited(uid)
-                why = MOVED if goes_on else UNSETTLED
+                why = steps.MOVED if goes_on else steps.UNSETTLED
                 job = self._begin_ahead(call) or self._begin_to_settle(standing, why)
             if job is None:
                 break
             answer = await asyncio.shield(job.answer)
-            if job.call.node_name == call.node_name or answer == DEPOSED:
+            if job.call.node_name == call.node_name or answer == steps.DEPOSED:
                 return answer
             if standing is not None and standing == self.books.standing(uid):
                 return answer  # nothing came of it
@@ -246,7 +223,7 @@ class Binder:
         self.start(self._run(job, None))
         return await asyncio.shield(job.answer)
 
-    async def _begun(self, job: _Job) -> Next | None:
+    async def _begun(self, job: _Job) -> steps.Next | None:
         """Return the first act for a Pod that waits, None where none does."""
         call = job.call
         await self._caught_up(call)
@@ -260,7 +237,7 @@ class Binder:
         version = self.books.version(call.pod_uid)
         if version is None:  # kube-scheduler may have heard of it before us
             told = await self._read(job)
-            if not (isinstance(told, PodNow) and not told.node and not told.deleting):
+            if not (isinstance(told, steps.PodNow) and not told.node and not told.deleting):
                 return None
             version = told.resource_version
         attempt = self.books.attempts(call.pod_uid) + 1
@@ -268,7 +245,7 @@ class Binder:
         by_number = self.books.by_number(call)
         if by_number is None:
             return first
-        return first[0], Answer(await self._bind_counted(job, version, *by_number))
+        return first[0], steps.Answer(await self._bind_counted(job, version, *by_number))
 
     def _begin_ahead(self, call: BindCall) -> _Job | None:
         ahead = self._ahead.pop(call.pod_uid, None)
@@ -279,7 +256,7 @@ class Binder:
         self.start(self._run(job, self._with_ahead(job, ahead)))
         return job
 
-    def _with_ahead(self, job: _Job, ahead: _Ahead) -> Next:
+    def _with_ahead(self, job: _Job, ahead: _Ahead) -> steps.Next:
         event = ahead.chosen.reservation
         job.chosen, job.position = ahead.chosen, ahead.position
         job.node_uid, job.attempt = event.node_uid, event.attempt
@@ -289,7 +266,7 @@ class Binder:
             node=event.node_name, attempt=event.attempt, resource_version=event.resource_version
         )
 
-    def _begin_to_settle(self, standing: Standing, why: str = UNSETTLED) -> _Job:
+    def _begin_to_settle(self, standing: Standing, why: str = steps.UNSETTLED) -> _Job:
         call = BindCall(
             namespace=standing.namespace,
             pod_name=standing.pod_name,
@@ -324,17 +301,17 @@ class Binder:
         }
         _log.info("a Pod was not bound" if error else "a Pod was bound", extra=words)
 
-    async def _run(self, job: _Job, first: Next | None) -> None:
+    async def _run(self, job: _Job, first: steps.Next | None) -> None:
         """Do what the protocol says until it answers; None = it begins with a Pod that waits."""
         error = UNKNOWN_POD
         try:
             following = first or await self._begun(job)
             while following is not None:
                 state, act = following
-                if isinstance(act, Answer):
+                if isinstance(act, steps.Answer):
                     error = act.error
                     break
-                is_unseen = isinstance(act, RecordVoided) and act.reason == GONE_UNSEEN
+                is_unseen = isinstance(act, steps.RecordVoided) and act.reason == steps.GONE_UNSEEN
                 if is_unseen and not self.is_gone(job.node_uid, job.call.pod_uid):
                     error = UNCONFIRMED  # the reservation stays, and is settled later
                     break
@@ -350,21 +327,21 @@ class Binder:
             raise
         self._end(job, error)
 
-    async def _done(self, job: _Job, act: Act) -> Effect:
+    async def _done(self, job: _Job, act: steps.Act) -> steps.Effect:
         """Do one act; wait after one that got no answer."""
         match act:
-            case Reserve(attempt, version):
+            case steps.Reserve(attempt, version):
                 told = await self._reserve(job, attempt, version)
-            case PostBinding(attempt, version):
+            case steps.PostBinding(attempt, version):
                 return await self._post(job, attempt, version)
-            case PatchFence():
+            case steps.PatchFence():
                 told = await self._fence(job)
-            case ReadPod():
+            case steps.ReadPod():
                 told = await self._read(job)
-            case RecordBound(attempt):
+            case steps.RecordBound(attempt):
                 bound = PodBound(pod_uid=job.call.pod_uid, attempt=attempt, node_uid=job.node_uid)
                 told = await self._note(events.of_pod(bound, self.clock.wall_us()))
-            case RecordVoided(attempt, reason):
+            case steps.RecordVoided(attempt, reason):
                 voided = PodVoided(
                     pod_uid=job.call.pod_uid,
                     attempt=attempt,
@@ -372,11 +349,11 @@ class Binder:
                     reason=reason,
                 )
                 told = await self._note(events.of_pod(voided, self.clock.wall_us()))
-            case Answer():
+            case steps.Answer():
                 raise AssertionError("an answer is not done")
             case _:
                 assert_never(act)
-        job.failures = job.failures + 1 if isinstance(told, NoAnswer) else 0
+        job.failures = job.failures + 1 if isinstance(told, steps.NoAnswer) else 0
         if job.failures:
             pause = AGAIN_SECONDS * 2 ** min(job.failures - 1, 16)
             await self.clock.sleep(min(pause, AGAIN_SECONDS_MAX))
@@ -384,36 +361,36 @@ class Binder:
 
     # --- the ledger ---------------------------------------------------------------------------
 
-    async def _reserve(self, job: _Job, attempt: int, version: str) -> Effect:
+    async def _reserve(self, job: _Job, attempt: int, version: str) -> steps.Effect:
         """Choose and reserve, again where the node has changed since it was decided on."""
-        for _ in range(TRIES_MAX):
+        for _ in range(steps.TRIES_MAX):
             if not job.unsure:
                 await self._caught_up(job.call)
                 # A member of its gang may have chosen for it, and that have been given up again.
                 uid = job.call.pod_uid
                 if uid in self._ahead or self.books.attempts(uid) >= attempt:
-                    return Rejected(UNDER_WAY)
+                    return steps.Rejected(UNDER_WAY)
                 chosen = self.books.choose(job.call, attempt, version, job.read)
                 if isinstance(chosen, NotChosen):
-                    return Rejected(chosen.message)
+                    return steps.Rejected(chosen.message)
                 job.chosen, job.attempt = chosen, attempt
                 self._expect_others(chosen)
                 job.node_uid = chosen.reservation.node_uid
             assert job.chosen is not None, job.call
             answer = await self._record(job.chosen.events, job.chosen.after)
             told = outcomes.of_command(answer, is_new=not job.unsure)
-            job.unsure = isinstance(told, NoAnswer)
+            job.unsure = isinstance(told, steps.NoAnswer)
             if isinstance(answer, Recorded):
                 job.position = answer.last
                 self._wait_for_others(job.chosen, answer.first)
-            if isinstance(told, Rejected | Deposed):
+            if isinstance(told, steps.Rejected | steps.Deposed):
                 self.books.refused(job.chosen)
                 self._forget_others(job.chosen)
             if _is_for(answer, IdempotencyError):
                 self.books.used(job.chosen)  # kube-scheduler asks again
             if not (_is_for(answer, StaleStreamError) or _is_for(answer, NotAfterError)):
                 return told
-        return Rejected(NODE_MOVED)
+        return steps.Rejected(NODE_MOVED)
 
     async def _caught_up(self, call: BindCall) -> None:
         """Come back once the ledger's feed has told of everything, or after a while."""
@@ -440,7 +417,7 @@ class Binder:
             if ahead is not None:
                 ahead.known.set()
 
-    async def _note(self, event: NewEvent) -> Effect:
+    async def _note(self, event: NewEvent) -> steps.Effect:
         return outcomes.of_command(await self._record((event,)), is_new=False)
 
     async def _record(
@@ -471,7 +448,7 @@ class Binder:
             self.books.unbound(counted)
         return "" if error is None else str(error)
 
-    async def _post(self, job: _Job, attempt: int, version: str) -> Effect:
+    async def _post(self, job: _Job, attempt: int, version: str) -> steps.Effect:
         assert job.chosen is not None, job.call
         event = job.chosen.reservation
         assert (event.attempt, event.resource_version) == (attempt, version), (attempt, version)
@@ -490,7 +467,7 @@ class Binder:
             async with self._calls:
                 await self.api.create(f"{job.path}/binding", body)
         except (ConflictError, ApiError) as error:
-            if isinstance(outcomes.of_binding(error), Rejected):
+            if isinstance(outcomes.of_binding(error), steps.Rejected):
                 self._refused(job.call, error)
             return error
         return None
@@ -505,7 +482,7 @@ class Binder:
         pod = about_pod(call.namespace, call.pod_name, call.pod_uid)
         self.telling.tell(pod, REFUSED, str(error), action="Binding")
 
-    async def _fence(self, job: _Job) -> Effect:
+    async def _fence(self, job: _Job) -> steps.Effect:
         """
         Move the Pod's version.
 
@@ -519,20 +496,20 @@ class Binder:
                 await self.api.patch(job.path, fence(job.call.pod_uid, mark, job.read))
         except (ConflictError, ApiError) as error:
             if isinstance(error, ApiError) and not outcomes.is_definite(error):
-                return NoAnswer()
+                return steps.NoAnswer()
             if isinstance(error, ApiError) and not job.failures:
                 words = {"pod_uid": job.call.pod_uid, "reason": str(error)}
                 _log.error("the API server refused to fence a Pod", extra=words)
             told = await self._read(job)
-            return told if isinstance(told, NotThere) else NoAnswer()
-        return Done()
+            return told if isinstance(told, steps.NotThere) else steps.NoAnswer()
+        return steps.Done()
 
-    async def _read(self, job: _Job) -> Effect:
+    async def _read(self, job: _Job) -> steps.Effect:
         try:
             async with self._calls:
                 job.read = await self.api.read(job.path)
         except ApiError:
-            return NoAnswer()
+            return steps.NoAnswer()
         return outcomes.of_pod(job.read, job.call.pod_uid)
 
 

@@ -16,16 +16,7 @@ from typing import Final
 import msgspec
 
 from ledger.domain.bounds import Count, Name, Number
-from ledger.domain.log.events import (
-    ClaimBound,
-    ClaimConsumed,
-    ClaimReleased,
-    ClaimVoided,
-    EpochStarted,
-    LedgerEvent,
-    NodeCleared,
-    NodeLost,
-)
+from ledger.domain.log import events
 from scheduler.service.wakeups import Wakeups
 
 NONE: Final = "0"
@@ -179,24 +170,24 @@ class ClaimEnds:
         of, pods = self._confirmed.get(claim_uid, (0, frozenset()))
         return pods if of == attempt else None
 
-    def take(self, event: LedgerEvent) -> None:
+    def take(self, event: events.LedgerEvent) -> None:
         """Take note of an event: a word of what was before it counts no more."""
         match event:
-            case EpochStarted():  # agents have spoken to another replica so far
+            case events.EpochStarted():  # agents have spoken to another replica so far
                 self._confirmed.clear()
                 self._reads.clear()
                 self._blind.clear()
-            case NodeLost() | NodeCleared():
+            case events.NodeLost() | events.NodeCleared():
                 self._reads.pop(event.node_uid, None)
                 self._blind.discard(event.node_uid)
                 for uid in list(self._ends.get(event.node_uid, ())):
                     self._confirmed.pop(uid, None)
                     self.forget(uid)
-            case ClaimConsumed():
+            case events.ClaimConsumed():
                 _, pods = self._confirmed.get(event.claim_uid, (0, frozenset()))
                 if not pods >= {one.uid for one in event.consumers}:
                     self._confirmed.pop(event.claim_uid, None)
-            case ClaimBound() | ClaimReleased() | ClaimVoided():
+            case events.ClaimBound() | events.ClaimReleased() | events.ClaimVoided():
                 self._confirmed.pop(event.claim_uid, None)
                 self.forget(event.claim_uid)
             case _:

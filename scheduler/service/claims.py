@@ -9,19 +9,8 @@ from typing import Final
 
 from certs.ports import Object, api_path
 from ledger.domain.errors import InputError
+from ledger.domain.log import events
 from ledger.domain.log.drift import REWRITTEN_AFTER_GATE, UNGATED
-from ledger.domain.log.events import (
-    ClaimBound,
-    ClaimConsumed,
-    ClaimObserved,
-    ClaimReleased,
-    ClaimReserved,
-    ClaimResult,
-    ClaimVoided,
-    LedgerEvent,
-    NodeCleared,
-    NodeLost,
-)
 from ledger.domain.log.state import LOST, Holding
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen, claim_seen
@@ -58,7 +47,7 @@ class ClaimBook:
         self,
         drivers: Container[str],
         wakeups: Wakeups,
-        opened: Iterable[tuple[ClaimReserved | ClaimObserved, Holding]] = (),
+        opened: Iterable[tuple[events.ClaimReserved | events.ClaimObserved, Holding]] = (),
         *,
         guarded: Container[str] = (),
     ) -> None:
@@ -137,7 +126,7 @@ class ClaimBook:
             return bool(seen.allocated.node_name)
         if self._consumers.get(uid) != seen.consumers:
             return True  # one that was taken off its list runs on
-        return isinstance(held.opening, ClaimObserved) and bool(held.opening.unknown_types)
+        return isinstance(held.opening, events.ClaimObserved) and bool(held.opening.unknown_types)
 
     def is_shown(self, uid: str) -> bool:
         """Tell whether the API shows a claim allocated: every scheduler knows what it has."""
@@ -177,13 +166,13 @@ class ClaimBook:
     def past_gate(self, uid: str) -> str:
         """Return by which kind of drift a claim has what no gate let through; empty = by none."""
         standing = self._standing.get(uid)
-        if standing is None or not isinstance(standing.opening, ClaimObserved):
+        if standing is None or not isinstance(standing.opening, events.ClaimObserved):
             return ""
         if standing.opening.source == REWRITTEN:
             return REWRITTEN_AFTER_GATE
         return UNGATED if self.is_guarded(standing.opening.results) else ""
 
-    def is_guarded(self, results: Iterable[ClaimResult]) -> bool:
+    def is_guarded(self, results: Iterable[events.ClaimResult]) -> bool:
         """Tell whether a device of these passes the gate."""
         return any(one.driver in self._guarded for one in results)
 
@@ -208,38 +197,40 @@ class ClaimBook:
         for uid, attempt in attempts.items():
             self._attempts[uid] = max(attempt, self.attempts(uid))
 
-    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _take_event(
+        self, _position: int, event: events.LedgerEvent, _holding: Holding | None
+    ) -> None:
         self.take(event)
 
-    def take(self, event: LedgerEvent) -> None:
+    def take(self, event: events.LedgerEvent) -> None:
         """Take note of one event; those that are older than what is known change nothing."""
         match event:
-            case ClaimReserved() | ClaimObserved():
+            case events.ClaimReserved() | events.ClaimObserved():
                 uid = event.claim_uid
                 if event.attempt <= self.attempts(uid) and uid in self._standing:
                     return
-                is_stored = isinstance(event, ClaimObserved)
+                is_stored = isinstance(event, events.ClaimObserved)
                 self._standing[uid] = Standing(opening=event, stored=is_stored)
                 self._consumers[uid] = event.consumers
                 self._attempts[uid] = max(event.attempt, self.attempts(uid))
                 if uid not in self.seen:  # it may be gone already
                     self.changed[uid] = None
-            case ClaimBound():
+            case events.ClaimBound():
                 self._stored(event.claim_uid, event.attempt)
-            case ClaimConsumed():
+            case events.ClaimConsumed():
                 if event.claim_uid in self._standing:
                     self._consumers[event.claim_uid] = event.consumers
-            case ClaimReleased() | ClaimVoided():
+            case events.ClaimReleased() | events.ClaimVoided():
                 standing = self._standing.get(event.claim_uid)
                 if standing is not None and standing.opening.attempt == event.attempt:
                     self._ended(event.claim_uid)
-            case NodeLost():
+            case events.NodeLost():
                 self._lost |= {
                     uid
                     for uid, standing in self._standing.items()
                     if standing.opening.node_uid == event.node_uid
                 }
-            case NodeCleared():
+            case events.NodeCleared():
                 for uid in [*self._lost]:
                     if self._standing[uid].opening.node_uid == event.node_uid:
                         self._ended(uid)

@@ -20,19 +20,9 @@ from ledger.domain.annotations.wire import load
 from ledger.domain.bounds import Position
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import found_in, version_number
+from ledger.domain.log import standing
 from ledger.domain.log.codec import decode_value, encode_value
 from ledger.domain.log.events import LedgerEvent, PodReleased, PodReserved, PodVoided
-from ledger.domain.log.standing import (
-    Ahead,
-    Behind,
-    ForeignOrigin,
-    Forked,
-    InStep,
-    Own,
-    Standing,
-    Witness,
-    standing,
-)
 from ledger.domain.log.state import LedgerState
 from ledger.domain.resources import ANNOTATION_TENURE_PROOF
 from ledger.signing import Checkpoint
@@ -170,10 +160,10 @@ class Examined:
 
 
 def examine(
-    own: Own,
+    own: standing.Own,
     reserved: Mapping[int, Reservation | None],
     claims: Collection[Claim],
-    kept: Witness | None,
+    kept: standing.Witness | None,
     check: Checker,
 ) -> Examined:
     """
@@ -195,7 +185,7 @@ def examine(
         except InputError as error:
             disbelieved[claim.pod_uid] = str(error)
             continue
-        witness = Witness(
+        witness = standing.Witness(
             origin=proof.cluster,
             incarnation=proof.incarnation,
             epoch=proof.epoch,
@@ -203,13 +193,17 @@ def examine(
             seen_by=f"Pod {claim.pod}",
         )
         if fact:
-            found: Standing = Forked(witness=witness, fact=fact)
+            found: standing.Standing = standing.Forked(witness=witness, fact=fact)
             return Examined(reason=reason_of(found, [witness]), disbelieved=disbelieved)
         witnesses.append(witness)
-    return Examined(reason=reason_of(standing(own, witnesses), witnesses), disbelieved=disbelieved)
+    return Examined(
+        reason=reason_of(standing.standing(own, witnesses), witnesses), disbelieved=disbelieved
+    )
 
 
-def _unexplained(own: Own, reserved: Mapping[int, Reservation | None], claim: Claim) -> str | None:
+def _unexplained(
+    own: standing.Own, reserved: Mapping[int, Reservation | None], claim: Claim
+) -> str | None:
     """Return None if the ledger explains a proof, "" if it lacks the event, or a contradiction."""
     if not own.has(claim.incarnation, claim.position):
         return None if claim.position <= own.known_lost_to(claim.incarnation) else ""
@@ -219,12 +213,12 @@ def _unexplained(own: Own, reserved: Mapping[int, Reservation | None], claim: Cl
     return f"another event at the position: position={claim.position}"
 
 
-def reason_of(found: Standing, witnesses: Sequence[Witness]) -> str:
+def reason_of(found: standing.Standing, witnesses: Sequence[standing.Witness]) -> str:
     """Return why nothing may be granted from a ledger that stands so, empty where it may."""
     match found:
-        case InStep() | Ahead():
+        case standing.InStep() | standing.Ahead():
             return ""
-        case Behind(lost=lost):
+        case standing.Behind(lost=lost):
             last = lost[-1]
             by = next(
                 each.seen_by
@@ -235,10 +229,10 @@ def reason_of(found: Standing, witnesses: Sequence[Witness]) -> str:
                 f"{each.first} to {each.last} of {each.incarnation}" for each in lost
             )
             return f"{RECOVERING}: the ledger lacks positions {ranges}, seen by {by}: {_RECOVER}"
-        case Forked(witness=witness, fact=fact):
+        case standing.Forked(witness=witness, fact=fact):
             words = f"another history than was seen: {fact}, by={witness.seen_by}"
             return f"{RECOVERING}: {words}: {_RESTORE}"
-        case ForeignOrigin(witness=witness):
+        case standing.ForeignOrigin(witness=witness):
             words = f"another ledger was seen: origin={witness.origin}, by={witness.seen_by}"
             return f"{RECOVERING}: {words}: {_RESTORE}"
 
@@ -292,7 +286,7 @@ def config_map_path(namespace: str) -> str:
     return api_path("v1", "namespaces", namespace, "configmaps", CONFIG_MAP)
 
 
-def config_map(witness: Witness, namespace: str) -> Object:
+def config_map(witness: standing.Witness, namespace: str) -> Object:
     """Return the ConfigMap that says what was seen."""
     return {
         "apiVersion": "v1",
@@ -302,7 +296,7 @@ def config_map(witness: Witness, namespace: str) -> Object:
     }
 
 
-def kept_witness(item: Object, origin: str | None = None) -> Witness:
+def kept_witness(item: Object, origin: str | None = None) -> standing.Witness:
     """
     Return what the ConfigMap says; of the ledger of that origin, if one is given.
 
@@ -313,7 +307,7 @@ def kept_witness(item: Object, origin: str | None = None) -> Witness:
     if not isinstance(text, str):
         raise InputError("missing", field=f"data[{_KEY}]")
     path = f"data[{_KEY}]"
-    witness: Witness = decode_value(Witness, load(text, path), path)
+    witness: standing.Witness = decode_value(standing.Witness, load(text, path), path)
     if origin not in (None, witness.origin):
         raise InputError(f"of another ledger: {witness.origin!r}", field=f"{path}.origin")
     return replace(witness, seen_by=f"ConfigMap {CONFIG_MAP}")
@@ -325,7 +319,7 @@ def mangled(error: InputError) -> str:
     return f"{RECOVERING}: ConfigMap {CONFIG_MAP} can't be read: {error}: {step}"
 
 
-async def write_head(api: Objects, namespace: str, own: Own) -> str:
+async def write_head(api: Objects, namespace: str, own: standing.Own) -> str:
     """
     Write how far the ledger is into the ConfigMap; return why nothing may be granted.
 
@@ -340,7 +334,7 @@ async def write_head(api: Objects, namespace: str, own: Own) -> str:
     Raises:
         ApiError, ConflictError: it is not written; call it again.
     """
-    now = Witness(
+    now = standing.Witness(
         origin=own.origin,
         incarnation=own.incarnation,
         epoch=own.epoch,
@@ -362,17 +356,17 @@ async def write_head(api: Objects, namespace: str, own: Own) -> str:
     return ""
 
 
-def _says(there: Object, now: Witness) -> bool:
+def _says(there: Object, now: standing.Witness) -> bool:
     try:
         return replace(kept_witness(there), seen_by=now.seen_by) == now
     except InputError:
         return False
 
 
-def _beyond(there: Object, own: Own) -> str:
+def _beyond(there: Object, own: standing.Own) -> str:
     """Return what the ConfigMap has seen that our ledger does not say, empty if nothing."""
     try:
         kept = kept_witness(there, own.origin)
     except InputError:
         return ""  # it was compared when we began, and is written anew
-    return reason_of(standing(own, [kept]), [kept])
+    return reason_of(standing.standing(own, [kept]), [kept])

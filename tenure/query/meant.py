@@ -13,19 +13,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
+from tenure import names as naming
 from tenure.asking import EVERYBODY, Sight
 from tenure.exits import with_next
-from tenure.names import (
-    AnyPodName,
-    CardName,
-    CpuName,
-    DeviceName,
-    Name,
-    NodeName,
-    OwnerName,
-    PodName,
-    Reading,
-)
 from tenure.picture import devices_told
 
 if TYPE_CHECKING:
@@ -50,10 +40,10 @@ class Known(Protocol):
     def where(self) -> str:
         """Where one sees what there is."""
 
-    def names(self, reading: Reading) -> Iterable[Name]:
+    def names(self, reading: naming.Reading) -> Iterable[naming.Name]:
         """Return the names that a reading may stand for."""
 
-    def knows(self, name: Name) -> bool:
+    def knows(self, name: naming.Name) -> bool:
         """Tell whether there is something of this name."""
 
     def there(self) -> tuple[Sequence[str], Sequence[str]]:
@@ -62,10 +52,10 @@ class Known(Protocol):
 
 def first_known(
     source: Ledger,
-    readings: Sequence[Reading],
+    readings: Sequence[naming.Reading],
     sight: Sight = EVERYBODY,
     position: int | None = None,
-) -> Name:
+) -> naming.Name:
     """
     Return the first reading of a name that the ledger knows.
 
@@ -80,7 +70,7 @@ def first_known(
     return first_of(readings, _InLedger(source, sight, position))
 
 
-def first_of(readings: Sequence[Reading], known: Known) -> Name:
+def first_of(readings: Sequence[naming.Reading], known: Known) -> naming.Name:
     """Return the first known reading. Raises InputError: none is known, or the name is shared."""
     for reading in readings:
         found = [name for name in known.names(reading) if known.knows(name)]
@@ -93,7 +83,7 @@ def first_of(readings: Sequence[Reading], known: Known) -> Name:
             return found[0]
     text = " or ".join(_in_words(reading) for reading in readings)
     for reading in readings:
-        if isinstance(reading, CardName) and known.knows(NodeName(node=reading.node)):
+        if isinstance(reading, naming.CardName) and known.knows(naming.NodeName(node=reading.node)):
             error = InputError(f"{known.who} knows no {text}")
             raise with_next(error, f"`tenure map --node {quote(reading.node)}` shows its cards")
     try:
@@ -104,7 +94,7 @@ def first_of(readings: Sequence[Reading], known: Known) -> Name:
     raise with_next(error, f"did you mean {like}?" if like else known.where)
 
 
-def cards_then(source: Ledger, card: CardName, position: int) -> frozenset[int]:
+def cards_then(source: Ledger, card: naming.CardName, position: int) -> frozenset[int]:
     """
     Return the numbers of the devices that a Node had at a place after the event at `position`.
 
@@ -123,7 +113,7 @@ def cards_then(source: Ledger, card: CardName, position: int) -> frozenset[int]:
 
 
 def cards_over(
-    source: Ledger, card: CardName, when: When, position: int
+    source: Ledger, card: naming.CardName, when: When, position: int
 ) -> Iterator[tuple[When, frozenset[int]]]:
     """Yield the parts of an interval, each with `cards_then`; `position` is of its beginning."""
     from ledger.store.reading.registered import inventories_between
@@ -137,7 +127,7 @@ def cards_over(
         begin_us, position = at_us, following
 
 
-def owner_text(name: OwnerName) -> str:
+def owner_text(name: naming.OwnerName) -> str:
     """Return an owner as the ledger spells it."""
     return f"{name.kind}/{name.name}"
 
@@ -151,20 +141,22 @@ class _InLedger:
     def __init__(self, source: Ledger, sight: Sight, position: int | None) -> None:
         self._source, self._sight, self._position = source, sight, position
 
-    def names(self, reading: Reading) -> Iterable[Name]:
+    def names(self, reading: naming.Reading) -> Iterable[naming.Name]:
         match reading:
-            case DeviceName():
+            case naming.DeviceName():
                 return _cards(self._source, reading)
-            case AnyPodName(name=name):
+            case naming.AnyPodName(name=name):
                 return _pods_called(self._source, name, self._sight)
             case _:
                 return (reading,)
 
-    def knows(self, name: Name) -> bool:
+    def knows(self, name: naming.Name) -> bool:
         if _is_known(self._source, name, self._sight):
             return True
         then = self._position
-        return isinstance(name, CardName) and bool(then and cards_then(self._source, name, then))
+        return isinstance(name, naming.CardName) and bool(
+            then and cards_then(self._source, name, then)
+        )
 
     def there(self) -> tuple[Sequence[str], Sequence[str]]:
         from ledger.store.reading import pod_queries
@@ -176,22 +168,24 @@ class _InLedger:
         return nodes, list(dict.fromkeys(f"{pod.namespace}/{pod.pod_name}" for pod in pods))
 
 
-def _cards(source: Ledger, name: DeviceName) -> Iterator[Name]:
+def _cards(source: Ledger, name: naming.DeviceName) -> Iterator[naming.Name]:
     here = _devices_called(source, name)
-    machines: dict[int, Name] = {}
+    machines: dict[int, naming.Name] = {}
     for device in here:
-        card = CardName(node=device.node_name, device_type=device.device_type, minor=device.minor)
+        card = naming.CardName(
+            node=device.node_name, device_type=device.device_type, minor=device.minor
+        )
         machines.setdefault(device.device_no, card)
     yield from machines.values()
     if not here:
         yield from (
-            CardName(node=node, device_type=TYPE_GPU, minor=card.minor)
+            naming.CardName(node=node, device_type=TYPE_GPU, minor=card.minor)
             for node, card in _of_others(source)
             if card.id == name.device_id and name.node in {"", node} and card.minor >= 0
         )
 
 
-def _devices_called(source: Ledger, name: DeviceName) -> list[Device]:
+def _devices_called(source: Ledger, name: naming.DeviceName) -> list[Device]:
     from ledger.store.reading import report_queries as queries
     from scheduler.usage.machines import GONE
 
@@ -199,13 +193,13 @@ def _devices_called(source: Ledger, name: DeviceName) -> list[Device]:
     return [device for device in at if device.closed_reason != GONE] or at
 
 
-def numbers_called(source: Ledger, readings: Sequence[Reading]) -> frozenset[int]:
+def numbers_called(source: Ledger, readings: Sequence[naming.Reading]) -> frozenset[int]:
     """
     Return the numbers of the devices that a name means by their id, empty for another name.
 
     Where they are now another device may have been, or be since they left.
     """
-    names = [reading for reading in readings if isinstance(reading, DeviceName)]
+    names = [reading for reading in readings if isinstance(reading, naming.DeviceName)]
     return frozenset(each.device_no for name in names for each in _devices_called(source, name))
 
 
@@ -219,23 +213,23 @@ def _of_others(source: Ledger) -> Iterator[tuple[str, SystemCard]]:
         yield from ((each.node_name, card) for card in each.facts.systems.cards)
 
 
-def _pods_called(source: Ledger, name: str, sight: Sight) -> Iterator[Name]:
+def _pods_called(source: Ledger, name: str, sight: Sight) -> Iterator[naming.Name]:
     from ledger.store.reading import pod_queries
 
     found = pod_queries.pods(source.connection, name=name, namespace=sight.namespace or None)
     for namespace in dict.fromkeys(pod.namespace for pod in found):
-        yield PodName(namespace=namespace, name=name)
+        yield naming.PodName(namespace=namespace, name=name)
 
 
-def _is_known(source: Ledger, name: Name, sight: Sight) -> bool:
+def _is_known(source: Ledger, name: naming.Name, sight: Sight) -> bool:
     from ledger.store.reading import pod_queries
     from ledger.store.reading import report_queries as queries
     from ledger.store.reading.views import When
 
     match name:
-        case NodeName(node=node):
+        case naming.NodeName(node=node):
             return bool(queries.nodes(source.connection, name=node))
-        case CardName(node=node, device_type=device_type, minor=minor):
+        case naming.CardName(node=node, device_type=device_type, minor=minor):
             connection, ever = source.connection, When(ever=True)
             return bool(
                 (device_type, minor)
@@ -249,14 +243,14 @@ def _is_known(source: Ledger, name: Name, sight: Sight) -> bool:
                     if device_type == TYPE_GPU
                 )
             )
-        case CpuName(node=node, cpus=cpus):
+        case naming.CpuName(node=node, cpus=cpus):
             return queries.has_cpus(source.connection, node=node, cpus=cpus)
-        case PodName(namespace=namespace, name=pod):
+        case naming.PodName(namespace=namespace, name=pod):
             return sight.sees(namespace) and (
                 f"{namespace}/{pod}" in sight.binding
                 or bool(pod_queries.pods(source.connection, pod=(namespace, pod)))
             )
-        case OwnerName(namespace=namespace):
+        case naming.OwnerName(namespace=namespace):
             within = namespace or sight.namespace
             return sight.sees(within) and bool(
                 pod_queries.pods(
@@ -289,17 +283,17 @@ def _like(text: str, nodes: Sequence[str], paths: Sequence[str]) -> list[str]:
     return [by_name[each][0] for each in found]
 
 
-def _in_words(reading: Reading) -> str:
+def _in_words(reading: naming.Reading) -> str:
     match reading:
-        case NodeName():
+        case naming.NodeName():
             return f"node {reading}"
-        case CardName():
+        case naming.CardName():
             return f"card {reading}"
-        case CpuName():
+        case naming.CpuName():
             return f"CPU {reading}"
-        case DeviceName():
+        case naming.DeviceName():
             return f"device {reading}"
-        case PodName() | AnyPodName():
+        case naming.PodName() | naming.AnyPodName():
             return f"Pod {reading}"
-        case OwnerName():
+        case naming.OwnerName():
             return f"Pod of {reading}"

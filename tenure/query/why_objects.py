@@ -34,23 +34,11 @@ from scheduler.record.events import shape_of
 from scheduler.usage.picture import UNUSED
 from scheduler.whatif.prospects import Prospects, prospects_of
 from scheduler.whatif.what_if import what_if_of
+from tenure import names as naming
 from tenure.asking import Answer
 from tenure.card_totals import cards_text
 from tenure.exits import with_next
 from tenure.manifests import Manifests, as_admitted, read_manifests
-from tenure.names import (
-    OWNER_KINDS,
-    AnyPodName,
-    CardName,
-    CpuName,
-    DeviceName,
-    Name,
-    NodeName,
-    OwnerName,
-    PodName,
-    Reading,
-    parse_name,
-)
 from tenure.output import Column, OutputFormat, one_line
 from tenure.query.meant import first_of, owner_text
 from tenure.query.prospects import record_of, write_prospects
@@ -129,7 +117,7 @@ def answer_objects(name: str, files: Sequence[str], output: OutputFormat) -> Ans
     """
     manifests = as_admitted(read_manifests(files))
     known = _InObjects(manifests)
-    meant = first_of(parse_name(name), known)
+    meant = first_of(naming.parse_name(name), known)
     pods = known.pods_of(meant)
     answer = Answer()
     stories = _stories(pods, manifests, known, answer)
@@ -155,20 +143,22 @@ class _InObjects:
             if not each.ours
         }
 
-    def names(self, reading: Reading) -> Iterable[Name]:
+    def names(self, reading: naming.Reading) -> Iterable[naming.Name]:
         match reading:
-            case DeviceName():
+            case naming.DeviceName():
                 return ()
-            case AnyPodName(name=name):
+            case naming.AnyPodName(name=name):
                 found = (pod for pod in self._pods if pod.name == name)
-                return [PodName(namespace=pod.namespace, name=name) for pod in found]
+                return [naming.PodName(namespace=pod.namespace, name=name) for pod in found]
             case _:
                 return (reading,)
 
-    def knows(self, name: Name) -> bool:
+    def knows(self, name: naming.Name) -> bool:
         """Tell whether there is such a Pod or owner. Raises InputError: it is no Pod."""
         match name:
-            case NodeName(node=node) | CardName(node=node) | CpuName(node=node):
+            case (
+                naming.NodeName(node=node) | naming.CardName(node=node) | naming.CpuName(node=node)
+            ):
                 if node in self._nodes:
                     error = InputError("files are asked about Pods", place=str(name))
                     raise with_next(error, f"who holds what there: {_PRINT} | tenure map -")
@@ -178,17 +168,17 @@ class _InObjects:
 
     def there(self) -> tuple[Sequence[str], Sequence[str]]:
         owners = dict.fromkeys(owner for pod in self._pods for owner in self.owners_of(pod))
-        kinds = set(OWNER_KINDS.values())
+        kinds = set(naming.OWNER_KINDS.values())
         named = [owner for owner in owners if owner.partition("/")[0] in kinds]
         return (), [*(f"{pod.namespace}/{pod.name}" for pod in self._pods), *named]
 
-    def pods_of(self, name: Name) -> list[Document]:
+    def pods_of(self, name: naming.Name) -> list[Document]:
         match name:
-            case PodName(namespace=namespace, name=pod):
+            case naming.PodName(namespace=namespace, name=pod):
                 return [
                     each for each in self._pods if (each.namespace, each.name) == (namespace, pod)
                 ]
-            case OwnerName(namespace=namespace):
+            case naming.OwnerName(namespace=namespace):
                 text = owner_text(name)
                 return [
                     each

@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec import structs
 
+from ledger.domain import resources
 from ledger.domain.adopted.cards import (
     Asker,
     Found,
@@ -58,19 +59,6 @@ from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import gpu_demands, snapshot_of
 from ledger.domain.request.requests import DeviceDemand, is_whole
-from ledger.domain.resources import (
-    ANNOTATION_DEVICE_ALLOCATED,
-    ANNOTATION_GPU_TOPOLOGY,
-    ANNOTATION_RESOURCE_SPEC,
-    ANNOTATION_RESOURCE_STATUS,
-    CARD_AMOUNT_NAMES,
-    GPU,
-    GPU_CORE,
-    GPU_MEMORY,
-    GPU_MEMORY_RATIO,
-    HUAWEI_NPU_CORE,
-    TYPE_GPU,
-)
 from ledger.domain.systems import VOLCANO, SystemPart
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
@@ -83,7 +71,7 @@ NO_SOURCE: Final = ""
 _WITHOUT_CONTAINERS: Final = (DEVICE_ALLOCATED, TOPOLOGY, DEVICES_CHECKPOINTS)
 """Sources that are not compared with what each container asks."""
 
-_MEMORY_FIGURES: Final = (GPU, GPU_MEMORY, GPU_MEMORY_RATIO)
+_MEMORY_FIGURES: Final = (resources.GPU, resources.GPU_MEMORY, resources.GPU_MEMORY_RATIO)
 _FAULTS_MAX: Final = 5
 _TEMPLATE: Final = "gpuSharedResourceTemplate"
 _FAULT_MAX: Final = 237
@@ -146,7 +134,7 @@ def adopt(
         cpuset=cpus.cpuset,
         device_models=tuple(models.get(share.key, "") for share in found.shares),
         unknown_types=tuple(sorted(map(_short, unknown))),
-        counted=_counted(found, asker) if TYPE_GPU in unknown else {},
+        counted=_counted(found, asker) if resources.TYPE_GPU in unknown else {},
         dialect="" if gpu.dialect is None else str(gpu.dialect),
         annotations={
             **cpus.annotations,
@@ -181,9 +169,9 @@ def _counted(found: Found, asker: Asker) -> dict[str, int]:
     by_plugin = asker.dialect is not None and reader_of(asker.dialect).by_plugin
     if not (by_plugin and all(map(is_whole, asker.demands))):
         return {}
-    named = sum(share.device_type == TYPE_GPU for share in found.shares)
+    named = sum(share.device_type == resources.TYPE_GPU for share in found.shares)
     left = sum(demand.count for demand in asker.demands) - named
-    return {TYPE_GPU: left} if left > 0 else {}
+    return {resources.TYPE_GPU: left} if left > 0 else {}
 
 
 def _card_words(spec: PodSpec) -> dict[str, str]:
@@ -192,17 +180,17 @@ def _card_words(spec: PodSpec) -> dict[str, str]:
 
     Rule: Koordinator contract 2.2 and 8.7.
     """
-    text = spec.annotations.get(ANNOTATION_DEVICE_ALLOCATED, "")
-    if not any(word in text for word in (_TEMPLATE, *CARD_AMOUNT_NAMES)):
+    text = spec.annotations.get(resources.ANNOTATION_DEVICE_ALLOCATED, "")
+    if not any(word in text for word in (_TEMPLATE, *resources.CARD_AMOUNT_NAMES)):
         return {}
     allocated = decode_device_allocated(text, spec.vocabulary)
-    gpus = allocated.get(TYPE_GPU, ())
+    gpus = allocated.get(resources.TYPE_GPU, ())
     more = any(
-        entry.template or any(name in CARD_AMOUNT_NAMES for name, _ in entry.resources)
+        entry.template or any(name in resources.CARD_AMOUNT_NAMES for name, _ in entry.resources)
         for entry in gpus
     )
     return (
-        {ANNOTATION_DEVICE_ALLOCATED: encode_device_allocated(allocated, spec.vocabulary)}
+        {resources.ANNOTATION_DEVICE_ALLOCATED: encode_device_allocated(allocated, spec.vocabulary)}
         if more
         else {}
     )
@@ -255,7 +243,7 @@ def _against(
         yield from other.faults
         named = _gpus(other)
         lost = other.lost_types | other.unlisted_types
-        if TYPE_GPU in lost and TYPE_GPU not in found.lost_types:
+        if resources.TYPE_GPU in lost and resources.TYPE_GPU not in found.lost_types:
             named = (*named, "unknown")
         if named and named != cards:
             texts = [",".join(map(str, minors)) or "none" for minors in (cards, named)]
@@ -264,7 +252,7 @@ def _against(
 
 def _gpus(found: Found) -> tuple[int | str, ...]:
     certain = (share for share in found.shares if share.key not in found.doubtful)
-    return tuple(share.minor for share in certain if share.device_type == TYPE_GPU)
+    return tuple(share.minor for share in certain if share.device_type == resources.TYPE_GPU)
 
 
 def _whole_answer(found: Found, asker: Asker) -> Found:
@@ -280,13 +268,15 @@ def _whole_answer(found: Found, asker: Asker) -> Found:
         sum(demand.count for demand in asker.demands if demand.exclusive),
     )
     certain = [share for share in found.shares if share.key not in found.doubtful]
-    named = sum(share.device_type == TYPE_GPU for share in certain)
+    named = sum(share.device_type == resources.TYPE_GPU for share in certain)
     if found.source == DEVICES_CHECKPOINTS:
         named = len(gpu_ids(asker))
-    if not named or named >= asked or TYPE_GPU in found.lost_types:
+    if not named or named >= asked or resources.TYPE_GPU in found.lost_types:
         return found
     fault = f"{found.source} names fewer GPUs than the pod asks for: asked={asked}, named={named}"
-    return replace(found, lost_types=found.lost_types | {TYPE_GPU}, faults=(*found.faults, fault))
+    return replace(
+        found, lost_types=found.lost_types | {resources.TYPE_GPU}, faults=(*found.faults, fault)
+    )
 
 
 def _asked_types(spec: PodSpec) -> frozenset[str]:
@@ -304,29 +294,31 @@ def _cpus(spec: PodSpec, witnesses: KubeletReports) -> _Cpus:
 
     A `resource-spec` that does not parse is this Pod's fault and no later one's.
     """
-    if ANNOTATION_RESOURCE_SPEC in spec.annotations:
-        decode_resource_spec(spec.annotations[ANNOTATION_RESOURCE_SPEC])
+    if resources.ANNOTATION_RESOURCE_SPEC in spec.annotations:
+        decode_resource_spec(spec.annotations[resources.ANNOTATION_RESOURCE_SPEC])
     pinned = witnesses.cpus.get(spec.uid, EMPTY)
     by_kubelet = _Cpus(source=POD_CPU_ALLOCS, cpuset=pinned) if pinned else _Cpus()
-    text = spec.annotations.get(ANNOTATION_RESOURCE_STATUS)
+    text = spec.annotations.get(resources.ANNOTATION_RESOURCE_STATUS)
     if text is None:
         return by_kubelet
     status = decode_resource_status(text)
-    annotations = {ANNOTATION_RESOURCE_STATUS: encode_resource_status(status)}
+    annotations = {resources.ANNOTATION_RESOURCE_STATUS: encode_resource_status(status)}
     if not status.cpuset:
         return replace(
             by_kubelet, source=by_kubelet.source or RESOURCE_STATUS, annotations=annotations
         )
     faults: tuple[str, ...] = ()
     if pinned and pinned != status.cpuset:
-        faults = (f"{ANNOTATION_RESOURCE_STATUS} says {status.cpuset}, kubelet pins {pinned}",)
+        faults = (
+            f"{resources.ANNOTATION_RESOURCE_STATUS} says {status.cpuset}, kubelet pins {pinned}",
+        )
     return _Cpus(
         source=RESOURCE_STATUS, cpuset=status.cpuset, annotations=annotations, faults=faults
     )
 
 
 def _from_device_allocated(asker: Asker) -> Found | None:
-    text = asker.spec.annotations.get(ANNOTATION_DEVICE_ALLOCATED)
+    text = asker.spec.annotations.get(resources.ANNOTATION_DEVICE_ALLOCATED)
     if text is None:
         return None
     allocated = decode_device_allocated(text, asker.spec.vocabulary)
@@ -387,12 +379,14 @@ def _unsaid(
             name = f"{device_type} {entry.minor}"
             if _is_bare(device_type, entry, vocabulary):
                 yield f"{DEVICE_ALLOCATED} names no amount of {name}"
-            elif device_type == TYPE_GPU and not any(map(entry.quantity, _MEMORY_FIGURES)):
+            elif device_type == resources.TYPE_GPU and not any(
+                map(entry.quantity, _MEMORY_FIGURES)
+            ):
                 yield f"{DEVICE_ALLOCATED} names no memory of {name}"
 
 
 def _is_bare(device_type: str, entry: DeviceAllocation, vocabulary: Vocabulary) -> bool:
-    if device_type == TYPE_GPU:
+    if device_type == resources.TYPE_GPU:
         return not entry.resources
     kind = vocabulary.type_named(device_type)
     return not (entry.vfs or entry.quantity(kind.resource) or entry.quantity(kind.memory))
@@ -427,12 +421,12 @@ def _share_of_entry(asker: Asker, card: DeviceRecord, entry: DeviceAllocation) -
     Where neither is named, the Pod's request says the memory, and without one all of it is held.
     """
     base = empty_share(card)
-    if card.device_type != TYPE_GPU:
+    if card.device_type != resources.TYPE_GPU:
         return _unit_share(base, entry, card, asker.spec.vocabulary)
-    percent = entry.quantity(GPU).ceil()
-    core = entry.quantity(GPU_CORE).ceil() or percent or _percent_of_cores(asker, entry)
-    memory = entry.quantity(GPU_MEMORY).ceil()
-    ratio = entry.quantity(GPU_MEMORY_RATIO).ceil() or (0 if memory else percent)
+    percent = entry.quantity(resources.GPU).ceil()
+    core = entry.quantity(resources.GPU_CORE).ceil() or percent or _percent_of_cores(asker, entry)
+    memory = entry.quantity(resources.GPU_MEMORY).ceil()
+    ratio = entry.quantity(resources.GPU_MEMORY_RATIO).ceil() or (0 if memory else percent)
     if not (memory or ratio):
         return _share_without_memory(asker, card, core)
     memory = memory or ratio_to_bytes(ratio, card.memory_bytes)
@@ -448,8 +442,8 @@ def _share_of_entry(asker: Asker, card: DeviceRecord, entry: DeviceAllocation) -
 
 
 def _percent_of_cores(asker: Asker, entry: DeviceAllocation) -> int:
-    total = asker.node.card_amounts.get(entry.minor, {}).get(HUAWEI_NPU_CORE, 0)
-    return cores_to_percent(entry.quantity(HUAWEI_NPU_CORE).ceil(), total)
+    total = asker.node.card_amounts.get(entry.minor, {}).get(resources.HUAWEI_NPU_CORE, 0)
+    return cores_to_percent(entry.quantity(resources.HUAWEI_NPU_CORE).ceil(), total)
 
 
 def _share_without_memory(asker: Asker, card: DeviceRecord, core: int) -> DeviceShare:
@@ -464,7 +458,7 @@ def _share_without_memory(asker: Asker, card: DeviceRecord, core: int) -> Device
 
 def _from_topology(asker: Asker) -> Found | None:
     """GPU topology groups: whole cards, unless the Pod's own request says less of each."""
-    text = asker.spec.annotations.get(ANNOTATION_GPU_TOPOLOGY)
+    text = asker.spec.annotations.get(resources.ANNOTATION_GPU_TOPOLOGY)
     if text is None:
         return None
     allocation = decode_gpu_topology(text)
@@ -475,8 +469,8 @@ def _from_topology(asker: Asker) -> Found | None:
         for number, minors in allocation.allocated:
             named = tuple(containers[number : number + 1])
             for minor in minors:
-                card = asker.card(TYPE_GPU, minor=minor)
-                yield TYPE_GPU, _demand_share(card, demand, named) if card else None
+                card = asker.card(resources.TYPE_GPU, minor=minor)
+                yield resources.TYPE_GPU, _demand_share(card, demand, named) if card else None
 
     return collect(TOPOLOGY, pairs())
 

@@ -16,17 +16,8 @@ from typing import Annotated, Final
 from msgspec import Struct
 
 from ledger.domain import resources
+from ledger.domain.annotations import wire
 from ledger.domain.annotations.cpu import CpuSharedPool, NumaPolicy, encode_pool
-from ledger.domain.annotations.wire import (
-    FALSE,
-    TRUE,
-    Amounts,
-    a_flag,
-    annotation_path,
-    dump,
-    load,
-    present,
-)
 from ledger.domain.cpuset import EMPTY, CpuSet, format_cpuset
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import Quantity
@@ -113,7 +104,7 @@ class KubeletCpuPolicy:
 class NodeReservation:
     """What a node keeps for itself. With `reserved_cpus` the cpu quantity picks no CPUs."""
 
-    resources: Annotated[Amounts, released] = ()
+    resources: Annotated[wire.Amounts, released] = ()
     reserved_cpus: CpuSet = EMPTY
     apply_policy: ReservationApplyPolicy = ReservationApplyPolicy.DEFAULT
 
@@ -177,7 +168,7 @@ def decode_cpu_topology(text: str) -> CpuTopology:
     try:
         return cpu_topology_of(found.detail)
     except InputError as error:
-        path = annotation_path(resources.ANNOTATION_CPU_TOPOLOGY)
+        path = wire.annotation_path(resources.ANNOTATION_CPU_TOPOLOGY)
         raise error.within(f"{path}.detail") from error
 
 
@@ -187,7 +178,7 @@ def encode_cpu_topology(topology: CpuTopology) -> str:
         {"id": cpu.id, "core": cpu.core, "socket": cpu.socket, "node": cpu.numa}
         for cpu in topology.cpus
     ]
-    return dump({"detail": detail})
+    return wire.dump({"detail": detail})
 
 
 # [{"namespace": "ml", "name": "g-0", "uid": "0a4c...", "cpuset": "6-7,18-19",
@@ -204,7 +195,7 @@ def decode_pod_cpu_allocs(text: str) -> tuple[PodCpuAlloc, ...]:
 def encode_pod_cpu_allocs(allocs: tuple[PodCpuAlloc, ...]) -> str:
     """Write the release's shape; no entries are the text `null`."""
     entries = [
-        present(
+        wire.present(
             {
                 "namespace": alloc.namespace,
                 "name": alloc.name,
@@ -215,7 +206,7 @@ def encode_pod_cpu_allocs(allocs: tuple[PodCpuAlloc, ...]) -> str:
         )
         for alloc in allocs
     ]
-    return dump(entries or None)
+    return wire.dump(entries or None)
 
 
 # [{"socket": 0, "node": 0, "cpuset": "2-5,14-17"}]
@@ -233,7 +224,7 @@ def decode_cpu_shared_pools(text: str, *, best_effort: bool = False) -> tuple[Cp
 
 def encode_cpu_shared_pools(pools: tuple[CpuSharedPool, ...]) -> str:
     """Write the shared pools, in the order given."""
-    return dump([encode_pool(pool) for pool in pools])
+    return wire.dump([encode_pool(pool) for pool in pools])
 
 
 # {"policy": "static", "options": {"full-pcpus-only": "true"}, "reservedCPUs": "0-1"}
@@ -251,7 +242,7 @@ def encode_kubelet_cpu_policy(policy: KubeletCpuPolicy) -> str:
         "options": dict(policy.options),
         "reservedCPUs": format_cpuset(policy.reserved_cpus),
     }
-    return dump(present(fields))
+    return wire.dump(wire.present(fields))
 
 
 # {"resources": {"cpu": "2"}, "reservedCPUs": "0-3", "applyPolicy": "Default"}
@@ -283,11 +274,15 @@ def decode_amplification_ratios(text: str) -> dict[str, Fraction]:
 # {"cpu": "24"}
 
 
-def decode_raw_allocatable(text: str) -> Amounts:
+def decode_raw_allocatable(text: str) -> wire.Amounts:
     """Read a node's allocatable before amplification (contract 2.3)."""
-    path = annotation_path(resources.ANNOTATION_RAW_ALLOCATABLE)
-    return released(load(text, path), path)
+    path = wire.annotation_path(resources.ANNOTATION_RAW_ALLOCATABLE)
+    return released(wire.load(text, path), path)
 
 
 def _flag_or_text(value: object, path: str) -> bool:
-    return value == TRUE if value in (TRUE, FALSE) else a_flag(value, path, default=False)
+    return (
+        value == wire.TRUE
+        if value in (wire.TRUE, wire.FALSE)
+        else wire.a_flag(value, path, default=False)
+    )

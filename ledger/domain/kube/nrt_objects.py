@@ -8,18 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from ledger.domain import resources
+from ledger.domain.annotations import node_cpu
 from ledger.domain.annotations.cpu import NumaPolicy
-from ledger.domain.annotations.node_cpu import (
-    KubeletCpuPolicy,
-    NodeReservation,
-    PodCpuAlloc,
-    decode_cpu_topology,
-    decode_kubelet_cpu_policy,
-    decode_node_reservation,
-    decode_pod_cpu_allocs,
-    decode_system_qos_resource,
-    numa_policy_of,
-)
 from ledger.domain.annotations.wire import (
     a_list,
     a_quantity,
@@ -33,22 +24,12 @@ from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import annotations_of
 from ledger.domain.nodes import KubeletPolicy, NumaZone
 from ledger.domain.quantity import NANO
-from ledger.domain.resources import (
-    ANNOTATION_AMPLIFICATION_RATIO,
-    ANNOTATION_CPU_TOPOLOGY,
-    ANNOTATION_KUBELET_CPU_MANAGER_POLICY,
-    ANNOTATION_NODE_RESERVATION,
-    ANNOTATION_POD_CPU_ALLOCS,
-    ANNOTATION_SYSTEM_QOS_RESOURCE,
-    CPU,
-    MEMORY,
-)
 from ledger.domain.topology import CpuTopology
 
 _COPIED_ANNOTATIONS: Final = (
-    ANNOTATION_AMPLIFICATION_RATIO,
-    ANNOTATION_NODE_RESERVATION,
-    ANNOTATION_SYSTEM_QOS_RESOURCE,
+    resources.ANNOTATION_AMPLIFICATION_RATIO,
+    resources.ANNOTATION_NODE_RESERVATION,
+    resources.ANNOTATION_SYSTEM_QOS_RESOURCE,
 )
 _ZONE_NAME: Final = re.compile(r"node-(0|[1-9][0-9]{0,3})")
 _REJECTING: Final = frozenset({NumaPolicy.RESTRICTED, NumaPolicy.SINGLE_NUMA_NODE})
@@ -76,7 +57,7 @@ class NodeTopology:
 
     cpus: CpuTopology | None
     pinned: CpuSet
-    kubelet: KubeletCpuPolicy
+    kubelet: node_cpu.KubeletCpuPolicy
     numa_policy: NumaPolicy
     pod_scope: bool
     zones: tuple[NumaZone, ...]
@@ -119,13 +100,19 @@ def read_topology(
     """
     item = {} if nrt is None else nrt
     annotations = annotations_of(nrt)
-    policy = ANNOTATION_KUBELET_CPU_MANAGER_POLICY
-    kubelet = decoded(annotations, policy, decode_kubelet_cpu_policy) or KubeletCpuPolicy()
+    policy = resources.ANNOTATION_KUBELET_CPU_MANAGER_POLICY
+    kubelet = (
+        decoded(annotations, policy, node_cpu.decode_kubelet_cpu_policy)
+        or node_cpu.KubeletCpuPolicy()
+    )
     pinned = EMPTY
     for alloc in kubelet_allocs(annotations):
         if alloc.uid not in known_pods:
             pinned |= alloc.cpus
-    cpus = decoded(annotations, ANNOTATION_CPU_TOPOLOGY, decode_cpu_topology) or None
+    cpus = (
+        decoded(annotations, resources.ANNOTATION_CPU_TOPOLOGY, node_cpu.decode_cpu_topology)
+        or None
+    )
     read_node_reserve(annotations, cpus)  # what does not parse is this object's fault
     return NodeTopology(
         cpus=cpus,
@@ -138,16 +125,21 @@ def read_topology(
     )
 
 
-def kubelet_allocs(annotations: Mapping[str, str]) -> Iterator[PodCpuAlloc]:
+def kubelet_allocs(annotations: Mapping[str, str]) -> Iterator[node_cpu.PodCpuAlloc]:
     """Yield the entries of `pod-cpu-allocs` that count (contract 2.4)."""
-    allocs = decoded(annotations, ANNOTATION_POD_CPU_ALLOCS, decode_pod_cpu_allocs) or ()
+    allocs = (
+        decoded(annotations, resources.ANNOTATION_POD_CPU_ALLOCS, node_cpu.decode_pod_cpu_allocs)
+        or ()
+    )
     yield from (alloc for alloc in allocs if alloc.counts)
 
 
-def read_node_reservation(annotations: Mapping[str, str]) -> NodeReservation:
+def read_node_reservation(annotations: Mapping[str, str]) -> node_cpu.NodeReservation:
     """Return what the node keeps for itself, nothing without the annotation (contract 2.3)."""
-    reservation = decoded(annotations, ANNOTATION_NODE_RESERVATION, decode_node_reservation)
-    return reservation or NodeReservation()
+    reservation = decoded(
+        annotations, resources.ANNOTATION_NODE_RESERVATION, node_cpu.decode_node_reservation
+    )
+    return reservation or node_cpu.NodeReservation()
 
 
 def read_node_reserve(annotations: Mapping[str, str], topology: CpuTopology | None) -> CpuSet:
@@ -161,9 +153,11 @@ def read_node_reserve(annotations: Mapping[str, str], topology: CpuTopology | No
     reservation = read_node_reservation(annotations)
     reserved = reservation.reserved_cpus
     if not reserved and topology is not None:
-        amount = dict(reservation.resources).get(CPU)
+        amount = dict(reservation.resources).get(resources.CPU)
         reserved = EMPTY if amount is None else _lowest_cores(topology, amount.ceil())
-    system = decoded(annotations, ANNOTATION_SYSTEM_QOS_RESOURCE, decode_system_qos_resource)
+    system = decoded(
+        annotations, resources.ANNOTATION_SYSTEM_QOS_RESOURCE, node_cpu.decode_system_qos_resource
+    )
     return reserved | system.cpus if system is not None and system.exclusive else reserved
 
 
@@ -176,8 +170,8 @@ def _numa_policy(nrt: Mapping[str, object]) -> NumaPolicy:
     """Return kubelet's policy: v1alpha2's attribute before the list (Koordinator contract 3.2)."""
     text = _attribute(nrt, "topologyManagerPolicy")
     if text is not None:
-        return _KUBELET_POLICIES.get(text, numa_policy_of(text))
-    return numa_policy_of(_listed_policy(nrt))
+        return _KUBELET_POLICIES.get(text, node_cpu.numa_policy_of(text))
+    return node_cpu.numa_policy_of(_listed_policy(nrt))
 
 
 def encode_topology_policy(policy: str, scope: str) -> str:
@@ -225,7 +219,7 @@ def _zones(nrt: Mapping[str, object]) -> Iterator[NumaZone]:
         if name is None or a_text(zone.get("type"), f"{path}.type") != "Node":
             continue
         nanos = dict(each(zone.get("resources"), f"{path}.resources", _zone_resource))
-        cpu, memory = nanos.get(CPU), nanos.get(MEMORY)
+        cpu, memory = nanos.get(resources.CPU), nanos.get(resources.MEMORY)
         yield NumaZone(
             id=int(name[1]),
             cpu_milli=None if cpu is None else cpu * 1000 // NANO,

@@ -12,18 +12,7 @@ from typing import ClassVar, Final
 
 from msgspec import field, structs
 
-from ledger.domain.bounds import (
-    CoreSum,
-    Count,
-    Exact,
-    Index,
-    Milli,
-    Name,
-    Number,
-    Position,
-    Seconds,
-    Units,
-)
+from ledger.domain import bounds
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import UnknownEventError
@@ -53,7 +42,7 @@ class EpochStarted(Recorded, frozen=True, kw_only=True, gc=False):
     """A writer took the ledger over. Older writers are fenced from here on."""
 
     event_type: ClassVar[str] = "epoch.started.v1"
-    epoch: Count
+    epoch: bounds.Count
     holder: str
     origin: str
     tenure_version: str
@@ -93,17 +82,17 @@ class NodeInventoried(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "node.inventoried.v1"
-    node_uid: Name
-    node_name: Name
-    machine_id: Name = ""
+    node_uid: bounds.Name
+    node_name: bounds.Name
+    machine_id: bounds.Name = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    cpu_milli: Milli = 0
-    memory_bytes: Count = 0
+    cpu_milli: bounds.Milli = 0
+    memory_bytes: bounds.Count = 0
     devices: tuple[DeviceRecord, ...] = ()  # ordered by (device_type, minor)
     cpus: tuple[Cpu, ...] = ()
-    cpu_ref_count_max: Units = 1
-    system_uuid: Name = ""
-    boot_id: Name = ""
+    cpu_ref_count_max: bounds.Units = 1
+    system_uuid: bounds.Name = ""
+    boot_id: bounds.Name = ""
     by_agent: bool = False
 
 
@@ -119,11 +108,11 @@ class NodeDescribed(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "node.described.v1"
-    node_uid: Name
-    node_name: Name
+    node_uid: bounds.Name
+    node_name: bounds.Name
     facts: RecordedNode
-    number: Count = 0
-    rank: Count = 0
+    number: bounds.Count = 0
+    rank: bounds.Count = 0
 
 
 class NodeLost(Recorded, frozen=True, kw_only=True, gc=False):
@@ -135,8 +124,8 @@ class NodeLost(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "node.lost.v1"
-    node_uid: Name
-    node_name: Name
+    node_uid: bounds.Name
+    node_name: bounds.Name
     reason: str
 
 
@@ -159,10 +148,10 @@ class NodeCleared(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "node.cleared.v1"
-    node_uid: Name
-    node_name: Name
+    node_uid: bounds.Name
+    node_name: bounds.Name
     evidence: str
-    witness_uid: Name = ""
+    witness_uid: bounds.Name = ""
     reason: str = ""
 
 
@@ -170,10 +159,10 @@ class DeviceHealthChanged(Recorded, frozen=True, kw_only=True, gc=False):
     """A device was closed to grants or opened again. Holders stay (design section 8)."""
 
     event_type: ClassVar[str] = "device.health_changed.v1"
-    node_uid: Name
-    device_type: Name
-    minor: Index
-    device_id: Name
+    node_uid: bounds.Name
+    device_type: bounds.Name
+    minor: bounds.Index
+    device_id: bounds.Name
     healthy: bool
     reason: str
 
@@ -216,14 +205,14 @@ class PodReserved(Recorded, frozen=True, kw_only=True, gc=False):
 
     event_type: ClassVar[str] = "pod.reserved.v1"
     holder: ClassVar[str] = POD
-    pod_uid: Name
-    attempt: Number
-    namespace: Name
-    pod_name: Name
-    node_uid: Name
-    node_name: Name
-    cpu_milli: Milli
-    memory_bytes: Count
+    pod_uid: bounds.Name
+    attempt: bounds.Number
+    namespace: bounds.Name
+    pod_name: bounds.Name
+    node_uid: bounds.Name
+    node_name: bounds.Name
+    cpu_milli: bounds.Milli
+    memory_bytes: bounds.Count
     shares: tuple[DeviceShare, ...] = ()
     cpuset: CpuSet = EMPTY
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -236,20 +225,20 @@ class PodReserved(Recorded, frozen=True, kw_only=True, gc=False):
     group: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
     request: str | None = None
-    arrival: Count = 0
-    score: Number | None = None
+    arrival: bounds.Count = 0
+    score: bounds.Number | None = None
     runner_up: str = ""
-    runner_up_score: Number | None = None
-    decided_on: Position | None = None
-    beside: tuple[Name, ...] | None = None
-    dropped: tuple[Name, ...] = ()
+    runner_up_score: bounds.Number | None = None
+    decided_on: bounds.Position | None = None
+    beside: tuple[bounds.Name, ...] | None = None
+    dropped: tuple[bounds.Name, ...] = ()
 
 
 class _OfReservation(Recorded, frozen=True, kw_only=True, gc=False):
     holder: ClassVar[str] = POD
-    pod_uid: Name
-    attempt: Number
-    node_uid: Name
+    pod_uid: bounds.Name
+    attempt: bounds.Number
+    node_uid: bounds.Name
 
 
 class PodBound(_OfReservation, frozen=True, kw_only=True, gc=False):
@@ -292,11 +281,11 @@ class ClaimResult(Recorded, frozen=True, kw_only=True, gc=False):
         cpus: those that its driver is told to give; none of any driver but that of CPUs.
     """
 
-    request: Name
-    driver: Name
-    pool: Name
-    device: Name
-    share_id: Name = ""
+    request: bounds.Name
+    driver: bounds.Name
+    pool: bounds.Name
+    device: bounds.Name
+    share_id: bounds.Name = ""
     consumed: Mapping[str, str] = field(default_factory=dict)
     admin: bool = False
     cpus: CpuSet = EMPTY
@@ -311,9 +300,9 @@ class _OfClaim(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     holder: ClassVar[str] = CLAIM
-    claim_uid: Name
-    attempt: Number
-    node_uid: Name
+    claim_uid: bounds.Name
+    attempt: bounds.Number
+    node_uid: bounds.Name
 
     @property
     def pod_uid(self) -> str:
@@ -340,9 +329,9 @@ class _OpensClaim(_OfClaim, frozen=True, kw_only=True, gc=False):
     cpu_milli: ClassVar[int] = 0
     memory_bytes: ClassVar[int] = 0
     dialect: ClassVar[str] = "dra"
-    namespace: Name
-    claim_name: Name
-    node_name: Name
+    namespace: bounds.Name
+    claim_name: bounds.Name
+    node_name: bounds.Name
     results: tuple[ClaimResult, ...] = ()
     shares: tuple[DeviceShare, ...] = ()
     device_models: tuple[str, ...] = ()
@@ -384,7 +373,7 @@ class ClaimObserved(_OpensClaim, frozen=True, kw_only=True, gc=False):
 
     event_type: ClassVar[str] = "claim.observed.v1"
     source: str
-    unknown_types: tuple[Name, ...] = ()
+    unknown_types: tuple[bounds.Name, ...] = ()
 
 
 class ClaimBound(_OfClaim, frozen=True, kw_only=True, gc=False):
@@ -445,26 +434,26 @@ class PodObserved(Recorded, frozen=True, kw_only=True, gc=False):
 
     event_type: ClassVar[str] = "pod.observed.v1"
     holder: ClassVar[str] = POD
-    pod_uid: Name
-    attempt: Number
-    namespace: Name
-    pod_name: Name
-    node_uid: Name
-    node_name: Name
+    pod_uid: bounds.Name
+    attempt: bounds.Number
+    namespace: bounds.Name
+    pod_name: bounds.Name
+    node_uid: bounds.Name
+    node_name: bounds.Name
     source: str
-    cpu_milli: Milli = 0
-    memory_bytes: Count = 0
+    cpu_milli: bounds.Milli = 0
+    memory_bytes: bounds.Count = 0
     shares: tuple[DeviceShare, ...] = ()
     cpuset: CpuSet = EMPTY
     device_models: tuple[str, ...] = ()
-    unknown_types: tuple[Name, ...] = ()
+    unknown_types: tuple[bounds.Name, ...] = ()
     dialect: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
     annotations: Mapping[str, str] = field(default_factory=dict)
     request: str | None = None
     group: str = ""
-    counted: Mapping[str, Count] = field(default_factory=dict)
-    arrival: Count = 0
+    counted: Mapping[str, bounds.Count] = field(default_factory=dict)
+    arrival: bounds.Count = 0
     parts: tuple[SystemPart, ...] = ()
     faults: tuple[str, ...] = ()
 
@@ -481,7 +470,7 @@ class RefusalReason(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     reason: str
-    nodes: Count
+    nodes: bounds.Count
     nearest_node: str = ""
     detail: str = ""
     remedy: str = ""
@@ -503,30 +492,30 @@ class RequestRefused(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "request.refused.v1"
-    pod_uid: Name
-    namespace: Name
-    pod_name: Name
+    pod_uid: bounds.Name
+    namespace: bounds.Name
+    pod_name: bounds.Name
     stage: str
     message: str
     reasons: tuple[RefusalReason, ...] = ()
     shape: str = ""
-    gpu_core_percent: CoreSum = 0
+    gpu_core_percent: bounds.CoreSum = 0
     policy: str = ""
     snapshot: PodSnapshot = field(default_factory=PodSnapshot)
-    cpu_milli: Milli = 0
-    memory_bytes: Count = 0
+    cpu_milli: bounds.Milli = 0
+    memory_bytes: bounds.Count = 0
     request: str | None = None
-    arrival: Count = 0
+    arrival: bounds.Count = 0
 
 
 class GroupMember(Recorded, frozen=True, kw_only=True, gc=False):
     """One member of a group that a plan was made for; `request` as of a reservation."""
 
-    pod_uid: Name
-    namespace: Name
-    pod_name: Name
-    cpu_milli: Milli
-    memory_bytes: Count
+    pod_uid: bounds.Name
+    namespace: bounds.Name
+    pod_name: bounds.Name
+    cpu_milli: bounds.Milli
+    memory_bytes: bounds.Count
     qos: str
     request: str
 
@@ -542,12 +531,12 @@ class PlannedMember(Recorded, frozen=True, kw_only=True, gc=False):
             for members may share one; a body from before there were places has none.
     """
 
-    pod_uid: Name
-    namespace: Name
-    pod_name: Name
-    node_uid: Name
-    minors: tuple[Number, ...] = ()
-    whole: tuple[Number, ...] = ()
+    pod_uid: bounds.Name
+    namespace: bounds.Name
+    pod_name: bounds.Name
+    node_uid: bounds.Name
+    minors: tuple[bounds.Number, ...] = ()
+    whole: tuple[bounds.Number, ...] = ()
 
 
 class GroupPlanned(Recorded, frozen=True, kw_only=True, gc=False):
@@ -569,7 +558,7 @@ class GroupPlanned(Recorded, frozen=True, kw_only=True, gc=False):
     members: tuple[PlannedMember, ...]
     waiting: tuple[GroupMember, ...] = ()
     to_come: tuple[GroupMember, ...] = ()
-    running: Count = 0
+    running: bounds.Count = 0
 
 
 class PlanDropped(Recorded, frozen=True, kw_only=True, gc=False):
@@ -584,7 +573,7 @@ class PlanDropped(Recorded, frozen=True, kw_only=True, gc=False):
     event_type: ClassVar[str] = "group.plan_dropped.v1"
     group: str
     reason: str
-    pod_uid: Name = ""
+    pod_uid: bounds.Name = ""
 
 
 class PreemptionDecided(Recorded, frozen=True, kw_only=True, gc=False):
@@ -598,13 +587,13 @@ class PreemptionDecided(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "preemption.decided.v1"
-    pod_uid: Name
-    namespace: Name
-    pod_name: Name
-    node_uid: Name
-    node_name: Name
-    victims: tuple[Name, ...]
-    until_us: Count
+    pod_uid: bounds.Name
+    namespace: bounds.Name
+    pod_name: bounds.Name
+    node_uid: bounds.Name
+    node_name: bounds.Name
+    victims: tuple[bounds.Name, ...]
+    until_us: bounds.Count
     over: str = ""
 
 
@@ -620,11 +609,11 @@ class DriftFound(Recorded, frozen=True, kw_only=True, gc=False):
     event_type: ClassVar[str] = "drift.found.v1"
     drift_id: str
     kind: str
-    node_uid: Name
+    node_uid: bounds.Name
     detail: str
-    device_type: Name = ""
-    minor: Index = -1
-    pod_uid: Name = ""
+    device_type: bounds.Name = ""
+    minor: bounds.Index = -1
+    pod_uid: bounds.Name = ""
     cpus: CpuSet = EMPTY
 
 
@@ -640,7 +629,7 @@ class SnapshotTaken(Recorded, frozen=True, kw_only=True, gc=False):
     """A snapshot of the folded state was stored; its digest is proved by the chain."""
 
     event_type: ClassVar[str] = "snapshot.taken.v1"
-    at_position: Count
+    at_position: bounds.Count
     digest: str
 
 
@@ -658,8 +647,8 @@ class SegmentArchived(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "segment.archived.v1"
-    first: Count
-    last: Count
+    first: bounds.Count
+    last: bounds.Count
     digest: str
     root: str
     chain_hash: str
@@ -681,11 +670,11 @@ class LedgerRecovered(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "ledger.recovered.v1"
-    lost_from: Count
-    lost_to: Count
+    lost_from: bounds.Count
+    lost_to: bounds.Count
     incarnation: str
     lost_incarnation: str
-    began_at: Count
+    began_at: bounds.Count
 
 
 class KeyRotated(Recorded, frozen=True, kw_only=True, gc=False):
@@ -716,7 +705,7 @@ class PositionVoided(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "position.voided.v1"
-    position: Exact
+    position: bounds.Exact
     leaf_hash: str
     reason: str
 
@@ -725,7 +714,7 @@ class CheckpointStored(Recorded, frozen=True, kw_only=True, gc=False):
     """The ledger keeps a signed checkpoint of itself: the note, and the size of its tree."""
 
     event_type: ClassVar[str] = "checkpoint.stored.v1"
-    size: Count
+    size: bounds.Count
     note: str
 
 
@@ -743,7 +732,7 @@ class CheckpointWithdrawn(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "checkpoint.withdrawn.v1"
-    size: Count
+    size: bounds.Count
     note_hash: str
     keys: tuple[str, ...]
     reason: str
@@ -762,9 +751,9 @@ class TimeCorrected(Recorded, frozen=True, kw_only=True, gc=False):
     """
 
     event_type: ClassVar[str] = "time.corrected.v1"
-    first: Count
-    last: Count
-    shift_seconds: Seconds
+    first: bounds.Count
+    last: bounds.Count
+    shift_seconds: bounds.Seconds
     reason: str
 
 

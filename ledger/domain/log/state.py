@@ -17,31 +17,7 @@ from ledger.domain.annotations.tenure import Shown, read_shown
 from ledger.domain.bounds import Count, Exact, Milli, Number, Units
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
-from ledger.domain.log.events import (
-    CLAIM,
-    GRANTS,
-    POD,
-    ClaimBound,
-    ClaimConsumed,
-    ClaimObserved,
-    ClaimReleased,
-    ClaimReserved,
-    ClaimVoided,
-    DeviceHealthChanged,
-    Ending,
-    GroupPlanned,
-    LedgerEvent,
-    NodeCleared,
-    NodeInventoried,
-    NodeLost,
-    Opening,
-    PodAssigned,
-    PodBound,
-    PodObserved,
-    PodReleased,
-    PodReserved,
-    PodVoided,
-)
+from ledger.domain.log import events
 from ledger.domain.log.planned_cards import PlannedCard, apply_planned_cards
 from ledger.domain.systems import Claimant
 from ledger.domain.topology import Cpu
@@ -92,7 +68,7 @@ class Holding(Struct, frozen=True, kw_only=True, gc=False):
     memory_bytes: Count = 0
     unknown_types: tuple[str, ...] = ()
     machine: tuple[str, ...] = ()
-    holder: str = POD
+    holder: str = events.POD
     consumers: tuple[Claimant, ...] = ()
     shown: Shown = UNSET
 
@@ -165,10 +141,10 @@ class Folding:
         self._nodes: dict[str, _Node | NodeState] = dict(state.nodes)
         self._planned_cards = state.planned_cards
 
-    def add(self, position: int, event: LedgerEvent) -> None:
+    def add(self, position: int, event: events.LedgerEvent) -> None:
         """Fold one event into the open places and into the node that it is about, if any."""
         kind = type(event)
-        if self._planned_cards or kind is GroupPlanned:
+        if self._planned_cards or kind is events.GroupPlanned:
             self._planned_cards = apply_planned_cards(self._planned_cards, position, event)
         step = _STEPS.get(kind)
         if step is None:
@@ -195,14 +171,16 @@ class Folding:
         """Return the UIDs of the nodes that have holders."""
         return [uid for uid, node in self._nodes.items() if node.holdings or node.claims]
 
-    def holding_of(self, event: LedgerEvent) -> Holding | None:
+    def holding_of(self, event: events.LedgerEvent) -> Holding | None:
         """Return the holding that an event goes on with or ends; None without one."""
-        if not isinstance(event, PodBound | PodAssigned | ClaimBound | Ending):
+        if not isinstance(
+            event, events.PodBound | events.PodAssigned | events.ClaimBound | events.Ending
+        ):
             return None
         node = self._nodes.get(event.node_uid)
         if node is None:
             return None
-        there = node.claims if event.holder == CLAIM else node.holdings
+        there = node.claims if event.holder == events.CLAIM else node.holdings
         return there.get(f"{event.pod_uid}/{event.attempt}")
 
     @property
@@ -253,13 +231,13 @@ def _closed(node: _Node) -> NodeState:
     return NodeState(holdings=dict(node.holdings), claims=dict(node.claims), **same)
 
 
-def node_uid_of(event: LedgerEvent) -> str | None:
+def node_uid_of(event: events.LedgerEvent) -> str | None:
     """Return the UID of the node whose state `event` changes, or None."""
     about: Any = event
     return about.node_uid if type(event) in _STEPS else None
 
 
-def _inventoried(node: _Node, _position: int, event: NodeInventoried) -> None:
+def _inventoried(node: _Node, _position: int, event: events.NodeInventoried) -> None:
     node.name = event.node_name
     node.devices = event.devices
     node.cpus = event.cpus
@@ -271,7 +249,7 @@ def _inventoried(node: _Node, _position: int, event: NodeInventoried) -> None:
     node.lost = False
 
 
-def _registered(node: _Node, event: NodeInventoried) -> None:
+def _registered(node: _Node, event: events.NodeInventoried) -> None:
     """Note which machine the node is; what is held on another one that it was stays there."""
     before, now = (node.system_uuid, node.machine_id), (event.system_uuid, event.machine_id)
     if all(before):
@@ -283,14 +261,14 @@ def _registered(node: _Node, event: NodeInventoried) -> None:
     node.system_uuid, node.machine_id = now
 
 
-def _lost(node: _Node, _position: int, _event: NodeLost) -> None:
+def _lost(node: _Node, _position: int, _event: events.NodeLost) -> None:
     node.lost = True
     for there in (node.holdings, node.claims):
         for key, holding in there.items():
             there[key] = structs.replace(holding, phase=LOST)
 
 
-def _cleared(node: _Node, _position: int, _event: NodeCleared) -> None:
+def _cleared(node: _Node, _position: int, _event: events.NodeCleared) -> None:
     node.holdings = {key: held for key, held in node.holdings.items() if held.phase != LOST}
     node.claims = {key: held for key, held in node.claims.items() if held.phase != LOST}
     if node.caps:
@@ -308,7 +286,7 @@ def _within(part: Amount, whole: Amount) -> bool:
     return part.core_percent <= whole.core_percent and part.memory_bytes <= whole.memory_bytes
 
 
-def _health_changed(node: _Node, _position: int, event: DeviceHealthChanged) -> None:
+def _health_changed(node: _Node, _position: int, event: events.DeviceHealthChanged) -> None:
     """Mark the device; another card that took its minor meanwhile is not the one that was meant."""
     key = (event.device_type, event.minor)
     node.devices = tuple(
@@ -320,14 +298,19 @@ def _health_changed(node: _Node, _position: int, event: DeviceHealthChanged) -> 
 
 
 def _of(
-    node: _Node, event: Opening | PodBound | PodAssigned | ClaimBound | Ending
+    node: _Node,
+    event: events.Opening
+    | events.PodBound
+    | events.PodAssigned
+    | events.ClaimBound
+    | events.Ending,
 ) -> dict[str, Holding]:
-    return node.claims if event.holder == CLAIM else node.holdings
+    return node.claims if event.holder == events.CLAIM else node.holdings
 
 
-def open_holding(event: Opening, position: int = 0) -> Holding:
+def open_holding(event: events.Opening, position: int = 0) -> Holding:
     """Return what an event opens at a position."""
-    granted = type(event) in GRANTS
+    granted = type(event) in events.GRANTS
     return Holding(
         pod_uid=event.pod_uid,
         attempt=event.attempt,
@@ -340,16 +323,20 @@ def open_holding(event: Opening, position: int = 0) -> Holding:
         cpuset=event.cpuset,
         cpu_milli=event.cpu_milli,
         memory_bytes=event.memory_bytes,
-        unknown_types=() if isinstance(event, PodReserved | ClaimReserved) else event.unknown_types,
+        unknown_types=()
+        if isinstance(event, events.PodReserved | events.ClaimReserved)
+        else event.unknown_types,
         holder=event.holder,
-        consumers=event.consumers if isinstance(event, ClaimReserved | ClaimObserved) else (),
+        consumers=event.consumers
+        if isinstance(event, events.ClaimReserved | events.ClaimObserved)
+        else (),
         shown=read_shown(event.annotations)
-        if isinstance(event, PodReserved | PodObserved)
+        if isinstance(event, events.PodReserved | events.PodObserved)
         else UNSET,
     )
 
 
-def _held(node: _Node, position: int, event: Opening) -> None:
+def _held(node: _Node, position: int, event: events.Opening) -> None:
     holding, there = open_holding(event, position), _of(node, event)
     key = holding.key
     held = there.get(key)
@@ -357,18 +344,18 @@ def _held(node: _Node, position: int, event: Opening) -> None:
     there[f"{key}@{position}" if twice else key] = holding  # no grant is overwritten
 
 
-def _consumed(node: _Node, _position: int, event: ClaimConsumed) -> None:
+def _consumed(node: _Node, _position: int, event: events.ClaimConsumed) -> None:
     key = f"{event.pod_uid}/{event.attempt}"
     holding = node.claims.get(key)
     if holding is not None:
         node.claims[key] = structs.replace(holding, consumers=event.consumers)
 
 
-def _bound(node: _Node, _position: int, event: PodBound | ClaimBound) -> None:
+def _bound(node: _Node, _position: int, event: events.PodBound | events.ClaimBound) -> None:
     _phase(_of(node, event), f"{event.pod_uid}/{event.attempt}", "bound")
 
 
-def _assigned(node: _Node, _position: int, event: PodAssigned) -> None:
+def _assigned(node: _Node, _position: int, event: events.PodAssigned) -> None:
     _phase(node.holdings, f"{event.pod_uid}/{event.attempt}", "assigned")
 
 
@@ -378,7 +365,7 @@ def _phase(there: dict[str, Holding], key: str, phase: str) -> None:
         there[key] = structs.replace(holding, phase=phase)
 
 
-def _freed(node: _Node, _position: int, event: Ending) -> None:
+def _freed(node: _Node, _position: int, event: events.Ending) -> None:
     key = f"{event.pod_uid}/{event.attempt}"
     there = _of(node, event)
     held = there.get(key)
@@ -402,27 +389,33 @@ def _fallen(node: _Node) -> Mapping[Unit, Amount]:
     }
 
 
-_STEPS: Final[Mapping[type[LedgerEvent], Callable[[_Node, int, Any], None]]] = {
-    NodeInventoried: _inventoried,
-    NodeLost: _lost,
-    NodeCleared: _cleared,
-    DeviceHealthChanged: _health_changed,
-    PodReserved: _held,
-    PodObserved: _held,
-    PodBound: _bound,
-    PodAssigned: _assigned,
-    PodReleased: _freed,
-    PodVoided: _freed,
-    ClaimReserved: _held,
-    ClaimObserved: _held,
-    ClaimBound: _bound,
-    ClaimConsumed: _consumed,
-    ClaimReleased: _freed,
-    ClaimVoided: _freed,
+_STEPS: Final[Mapping[type[events.LedgerEvent], Callable[[_Node, int, Any], None]]] = {
+    events.NodeInventoried: _inventoried,
+    events.NodeLost: _lost,
+    events.NodeCleared: _cleared,
+    events.DeviceHealthChanged: _health_changed,
+    events.PodReserved: _held,
+    events.PodObserved: _held,
+    events.PodBound: _bound,
+    events.PodAssigned: _assigned,
+    events.PodReleased: _freed,
+    events.PodVoided: _freed,
+    events.ClaimReserved: _held,
+    events.ClaimObserved: _held,
+    events.ClaimBound: _bound,
+    events.ClaimConsumed: _consumed,
+    events.ClaimReleased: _freed,
+    events.ClaimVoided: _freed,
 }
 """What an event does to its node; the other events are about none."""
 _FOUNDING: Final = frozenset(
-    {NodeInventoried, PodReserved, PodObserved, ClaimReserved, ClaimObserved}
+    {
+        events.NodeInventoried,
+        events.PodReserved,
+        events.PodObserved,
+        events.ClaimReserved,
+        events.ClaimObserved,
+    }
 )
 """The events that a node which nobody knew begins with."""
 

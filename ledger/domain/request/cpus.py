@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.domain import resources
 from ledger.domain.annotations.cpu import (
     CpuBindPolicy,
     CpuExclusivePolicy,
@@ -37,25 +38,13 @@ from ledger.domain.request.rules import (
     of_rule,
     under,
 )
-from ledger.domain.resources import (
-    ANNOTATION_RESOURCE_SPEC,
-    BATCH_CPU,
-    BATCH_MEMORY,
-    CPU,
-    LABEL_ARCH,
-    LABEL_ARCH_BETA,
-    LABEL_PRIORITY,
-    LABEL_PRIORITY_CLASS,
-    LABEL_QOS_CLASS,
-    MEMORY,
-)
 
 OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
 """The QoS classes whose Pods ask for CPUs of their own (Koordinator contract 6.1)."""
 _BINDING: Final = frozenset({CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS})
 _UNSET: Final = frozenset({CpuBindPolicy.UNSET, CpuBindPolicy.DEFAULT})
 _NO_SPEC: Final = ResourceSpec()
-_ARCH_LABELS: Final = frozenset({LABEL_ARCH, LABEL_ARCH_BETA})
+_ARCH_LABELS: Final = frozenset({resources.LABEL_ARCH, resources.LABEL_ARCH_BETA})
 _ARM: Final = frozenset({"arm64", "arm"})
 _PRIORITIES: Final = {
     PriorityClass.PROD: 9500,
@@ -94,7 +83,10 @@ def cpu_demand(spec: PodSpec) -> CpusAsked:
     Raises:
         InputError: a `resource-spec` that does not parse.
     """
-    wish = decoded(spec.annotations, ANNOTATION_RESOURCE_SPEC, decode_resource_spec) or _NO_SPEC
+    wish = (
+        decoded(spec.annotations, resources.ANNOTATION_RESOURCE_SPEC, decode_resource_spec)
+        or _NO_SPEC
+    )
     qos = read_qos_class(spec.labels)
     priority_class = _priority_class(spec, qos)
     errors = (*_check(spec, qos, priority_class), *_check_wish(spec, wish, qos))
@@ -119,7 +111,9 @@ def kubelet_cpus_of(spec: PodSpec) -> tuple[ContainerCpus, ...]:
     """
     if spec.pod_requests or spec.pod_limits or not all(map(is_guaranteed, spec.containers)):
         return ()
-    amounts = ((container, container.requests[CPU].milli()) for container in spec.containers)
+    amounts = (
+        (container, container.requests[resources.CPU].milli()) for container in spec.containers
+    )
     return tuple(
         ContainerCpus(kind=container.kind, cpus=milli // 1000)
         for container, milli in amounts
@@ -131,7 +125,7 @@ def is_guaranteed(container: ContainerSpec) -> bool:
     """Tell whether requests equal limits (Kubernetes, Pod QoS); the Pod is if every one is."""
     return all(
         container.limits.get(name, ZERO) == container.requests.get(name, ZERO) != ZERO
-        for name in (CPU, MEMORY)
+        for name in (resources.CPU, resources.MEMORY)
     )
 
 
@@ -152,7 +146,7 @@ def _priority_class(spec: PodSpec, qos: QosClass) -> PriorityClass:
     given = spec.priority or (spec.priority is not None and name)
     if named is not PriorityClass.NONE or given:
         return named
-    if LABEL_PRIORITY_CLASS in spec.labels:
+    if resources.LABEL_PRIORITY_CLASS in spec.labels:
         return PriorityClass.NONE
     if name and name in set(PriorityClass):
         return PriorityClass(name)
@@ -160,17 +154,17 @@ def _priority_class(spec: PodSpec, qos: QosClass) -> PriorityClass:
 
 
 def _check(spec: PodSpec, qos: QosClass, priority_class: PriorityClass) -> Iterator[FieldError]:
-    yield from check_qos(label_path(LABEL_QOS_CLASS), qos, priority_class)
+    yield from check_qos(label_path(resources.LABEL_QOS_CLASS), qos, priority_class)
     yield from _check_sub_priority(spec)
     for container in spec.containers:
-        for name in (BATCH_CPU, BATCH_MEMORY):
+        for name in (resources.BATCH_CPU, resources.BATCH_MEMORY):
             if container.requests.get(name):
                 yield from check_batch_qos(container.field(name), qos)
     if qos not in OWN_CPUS:
         return
     yield from under(Rule.CPU_LIMITS, _check_limits(spec))
     first = next(container for container in spec.containers if container.kind == APP)
-    yield from check_whole_cpus(first.field(CPU), spec.cpu_milli)
+    yield from check_whole_cpus(first.field(resources.CPU), spec.cpu_milli)
 
 
 def _check_limits(spec: PodSpec) -> Iterator[FieldError]:
@@ -180,7 +174,7 @@ def _check_limits(spec: PodSpec) -> Iterator[FieldError]:
     Rule: CPU proposal, QoS principle 1. Kubelet knows the CPUs of Guaranteed Pods alone, and those
     have equal memory, too.
     """
-    for name in (CPU, MEMORY):
+    for name in (resources.CPU, resources.MEMORY):
         for container in spec.containers:
             request, limit = container.requests.get(name), container.limits.get(name)
             yield from check_equal_limits(container.field(name), name, request, limit)
@@ -195,7 +189,7 @@ def _check_sub_priority(spec: PodSpec) -> Iterator[FieldError]:
     try:
         read_sub_priority(spec.labels)
     except InputError as error:
-        yield invalid(error.field, spec.labels[LABEL_PRIORITY], "must be an integer")
+        yield invalid(error.field, spec.labels[resources.LABEL_PRIORITY], "must be an integer")
 
 
 def _arm_only(rules: PlacementRules) -> bool:
@@ -211,7 +205,7 @@ def _arm_only(rules: PlacementRules) -> bool:
 
 
 def _check_wish(spec: PodSpec, wish: ResourceSpec, qos: QosClass) -> Iterator[FieldError]:
-    path = annotation_path(ANNOTATION_RESOURCE_SPEC)
+    path = annotation_path(resources.ANNOTATION_RESOURCE_SPEC)
     if _arm_only(spec.placement):
         yield from check_arm_policies(path, wish)
     for name in _bursts(wish):
@@ -232,12 +226,12 @@ def _bursts(wish: ResourceSpec) -> Iterator[str]:
 
 def _limit_milli(spec: PodSpec) -> int:
     """Return the Pod's cpu limit, 0 when a container that runs with others has none."""
-    if CPU in spec.pod_limits:
-        return spec.pod_limits[CPU].milli()
+    if resources.CPU in spec.pod_limits:
+        return spec.pod_limits[resources.CPU].milli()
     running = [container for container in spec.containers if container.kind != INIT]
-    if any(CPU not in container.limits for container in running):
+    if any(resources.CPU not in container.limits for container in running):
         return 0
-    return sum(container.limits[CPU].milli() for container in running)
+    return sum(container.limits[resources.CPU].milli() for container in running)
 
 
 def _demand(spec: PodSpec, qos: QosClass, wish: ResourceSpec) -> CpuSetDemand | None:

@@ -8,16 +8,7 @@ from typing import Final, TypeVar
 from msgspec import Struct, json
 from sqlalchemy import ColumnElement, Connection, literal_column, or_, select
 
-from ledger.domain.log.events import (
-    EVENT_TYPES,
-    ClaimConsumed,
-    ClaimObserved,
-    ClaimReserved,
-    LedgerEvent,
-    NodeInventoried,
-    PodReserved,
-    decode_event,
-)
+from ledger.domain.log import events
 from ledger.domain.log.state import GRANTED
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.systems import Claimant
@@ -38,9 +29,9 @@ def each_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MAX)
     Raises:
         InputError: a body that nobody can read.
     """
-    (event_type,) = (name for name, each in EVENT_TYPES.items() if each is kind)
+    (event_type,) = (name for name, each in events.EVENT_TYPES.items() if each is kind)
     for _, _, _, body in rows_of_types(connection, event_type, until=until):
-        event = decode_event(event_type, body)
+        event = events.decode_event(event_type, body)
         if isinstance(event, kind):
             yield event
 
@@ -85,7 +76,7 @@ def labels_of(
     connection: Connection, nodes: Container[str], until: int = INTEGER_MAX
 ) -> dict[str, dict[str, str]]:
     """Return the labels that these nodes, by UID, had last up to a position."""
-    rows = rows_of_types(connection, NodeInventoried.event_type, until=until)
+    rows = rows_of_types(connection, events.NodeInventoried.event_type, until=until)
     inventories = (_read_labels(body) for _, _, _, body in rows)
     return {each.node_uid: each.labels for each in inventories if each.node_uid in nodes}
 
@@ -95,11 +86,15 @@ def events_of(connection: Connection, kind: type[_Kind], until: int = INTEGER_MA
     return list(each_of(connection, kind, until))
 
 
-def seldom_of(connection: Connection, *kinds: type[LedgerEvent]) -> list[tuple[int, LedgerEvent]]:
+def seldom_of(
+    connection: Connection, *kinds: type[events.LedgerEvent]
+) -> list[tuple[int, events.LedgerEvent]]:
     """Return the events of these types, that are in the log as long as it is, with positions."""
-    names = [name for name, each in EVENT_TYPES.items() if each in kinds]
+    names = [name for name, each in events.EVENT_TYPES.items() if each in kinds]
     rows = rows_of_types(connection, *names)
-    return [(position, decode_event(event_type, body)) for position, _, event_type, body in rows]
+    return [
+        (position, events.decode_event(event_type, body)) for position, _, event_type, body in rows
+    ]
 
 
 def times_of(connection: Connection, positions: Iterable[int]) -> dict[int, int]:
@@ -112,12 +107,14 @@ def times_of(connection: Connection, positions: Iterable[int]) -> dict[int, int]
     return found
 
 
-def events_at(connection: Connection, positions: Iterable[int]) -> dict[int, LedgerEvent]:
+def events_at(connection: Connection, positions: Iterable[int]) -> dict[int, events.LedgerEvent]:
     """Return the events at these positions, as far as they are not in an archive."""
     return dict(each_at(connection, positions))
 
 
-def each_at(connection: Connection, positions: Iterable[int]) -> Iterator[tuple[int, LedgerEvent]]:
+def each_at(
+    connection: Connection, positions: Iterable[int]
+) -> Iterator[tuple[int, events.LedgerEvent]]:
     """Yield them with their positions, in order, one part after the other."""
     e = ledger_events.c
     for part in in_parts(positions):
@@ -127,7 +124,7 @@ def each_at(connection: Connection, positions: Iterable[int]) -> Iterator[tuple[
             .order_by(e.position)
         )
         for position, event_type, body in connection.execute(query):
-            yield position, decode_event(event_type, body)
+            yield position, events.decode_event(event_type, body)
 
 
 def consumers_of(
@@ -137,7 +134,7 @@ def consumers_of(
     found: dict[int, tuple[Claimant, ...]] = {}
     holdings: dict[str, dict[tuple[str, int], int]] = {}  # stream -> claim, attempt -> position
     for position, event in each_at(connection, positions):
-        if isinstance(event, ClaimReserved | ClaimObserved):
+        if isinstance(event, events.ClaimReserved | events.ClaimObserved):
             found[position] = event.consumers
             of_node = holdings.setdefault(f"node/{event.node_uid}", {})
             of_node[event.claim_uid, event.attempt] = position
@@ -147,15 +144,15 @@ def consumers_of(
             select(e.position, e.body)
             .where(
                 e.stream == stream,
-                e.event_type == ClaimConsumed.event_type,
+                e.event_type == events.ClaimConsumed.event_type,
                 e.position > min(keys.values()),
                 e.position <= until,
             )
             .order_by(e.position)
         )
         for _, body in connection.execute(query):
-            said = decode_event(ClaimConsumed.event_type, body)
-            assert isinstance(said, ClaimConsumed), stream
+            said = events.decode_event(events.ClaimConsumed.event_type, body)
+            assert isinstance(said, events.ClaimConsumed), stream
             if (said.claim_uid, said.attempt) in keys:
                 found[keys[said.claim_uid, said.attempt]] = said.consumers
     return found
@@ -164,7 +161,7 @@ def consumers_of(
 _read_labels: Final = json.Decoder(_Labelled).decode
 
 
-def newest_granted(connection: Connection, since: int, many: int) -> list[PodReserved]:
+def newest_granted(connection: Connection, since: int, many: int) -> list[events.PodReserved]:
     """Return the newest reservations from a position on, at most so many, newest first."""
     r = ledger_reservations.c
     query = (
@@ -175,4 +172,4 @@ def newest_granted(connection: Connection, since: int, many: int) -> list[PodRes
     )
     there = events_at(connection, connection.execute(query).scalars())
     newest = sorted(there.items(), reverse=True)
-    return [event for _, event in newest if isinstance(event, PodReserved)]
+    return [event for _, event in newest if isinstance(event, events.PodReserved)]

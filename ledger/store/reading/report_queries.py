@@ -32,6 +32,7 @@ from sqlalchemy import (
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import COUNTER
 from ledger.domain.log.events import NodeInventoried, decode_event
+from ledger.store.reading import views
 from ledger.store.reading.gpu_hours import PERCENT_HOUR_US, GpuGroup, gpu_use
 from ledger.store.reading.report_rows import (
     Device,
@@ -45,26 +46,6 @@ from ledger.store.reading.report_rows import (
     UsageRecord,
 )
 from ledger.store.reading.unnamed_queries import unknown_slots
-from ledger.store.reading.views import (
-    CPU_HOLDINGS,
-    DEVICES,
-    DRIFT,
-    EVENTS,
-    HEALTH,
-    HOLDINGS,
-    LOST,
-    NODES,
-    NOW,
-    RESERVATIONS,
-    When,
-    each_row,
-    in_window,
-    matching,
-    matching_all,
-    names_beside,
-    of_pod,
-    rows_of,
-)
 from ledger.store.schema import (
     ledger_cpus,
     ledger_device_health,
@@ -80,7 +61,7 @@ HOUR_US: Final = 3_600_000_000.0
 
 def device_holders(
     connection: Connection,
-    when: When = NOW,
+    when: views.When = views.NOW,
     *,
     node: str | None = None,
     device_type: str | None = None,
@@ -97,7 +78,7 @@ def device_holders(
     Args:
         then: the numbers of the devices that are meant, where the name means others today.
     """
-    h, r = HOLDINGS, RESERVATIONS
+    h, r = views.HOLDINGS, views.RESERVATIONS
     own = [c for c in h.c if c.name != "phase"]
     query = (
         select(*own, h.c.phase, r.c.cpu_milli, r.c.cpuset, r.c.policy)
@@ -110,26 +91,30 @@ def device_holders(
         query, given = query.where(h.c.device_no.in_(then)), {}
     elif node is not None:
         card = {"node_name": node, **given}
-        listed = select(DEVICES.c.device_no).where(matching_all(DEVICES, card))
+        listed = select(views.DEVICES.c.device_no).where(views.matching_all(views.DEVICES, card))
         through_another = h.c.node_uid.not_in(
-            select(DEVICES.c.node_uid).where(matching_all(DEVICES, card))
+            select(views.DEVICES.c.node_uid).where(views.matching_all(views.DEVICES, card))
         )
-        by_name, of_card = matching_all(h, card), h.c.device_no.in_(listed)
-        if when != NOW or minor is None:
+        by_name, of_card = views.matching_all(h, card), h.c.device_no.in_(listed)
+        if when != views.NOW or minor is None:
             query = query.where(or_(by_name, of_card & through_another))
         else:  # whatever its minor was when it was given
             query = query.where(or_(of_card, by_name & ~listed.exists()))
         query, given = query.where(h.c.device_no.in_(_devices_of_machines(node))), {}
-    return _holders(connection, matching(query, h, {**given, **of_pod(pod)}))
+    return _holders(connection, views.matching(query, h, {**given, **views.of_pod(pod)}))
 
 
-def cpu_holders(connection: Connection, when: When, *, node: str, cpus: CpuSet) -> list[HolderRow]:
+def cpu_holders(
+    connection: Connection, when: views.When, *, node: str, cpus: CpuSet
+) -> list[HolderRow]:
     """Return who holds any of these CPUs, through whichever Node of their machine, by position."""
-    h, r = CPU_HOLDINGS, RESERVATIONS
+    h, r = views.CPU_HOLDINGS, views.RESERVATIONS
     query = (
         select(*_as_holder(r))
         .join_from(r, h, h.c.position == r.c.position)
-        .where(when.condition(h), h.c.node_name.in_(names_beside(node)), h.c.cpu.in_(list(cpus)))
+        .where(
+            when.condition(h), h.c.node_name.in_(views.names_beside(node)), h.c.cpu.in_(list(cpus))
+        )
         .order_by(r.c.position)
         .distinct()
     )
@@ -150,17 +135,17 @@ def has_cpus(connection: Connection, *, node: str, cpus: CpuSet) -> bool:
 
 def pod_holders(
     connection: Connection,
-    when: When = NOW,
+    when: views.When = views.NOW,
     *,
     node: str | None = None,
     pod: tuple[str, str] | None = None,
 ) -> list[HolderRow]:
     """Return whole reservations, of a node those of its whole machine, by position."""
-    r = RESERVATIONS
+    r = views.RESERVATIONS
     query = select(*_as_holder(r)).where(when.condition(r)).order_by(r.c.position)
     if node is not None:
-        query = query.where(r.c.node_name.in_(names_beside(node)))
-    holders = _holders(connection, matching(query, r, of_pod(pod)))
+        query = query.where(r.c.node_name.in_(views.names_beside(node)))
+    holders = _holders(connection, views.matching(query, r, views.of_pod(pod)))
     observed = [holder.position for holder in holders if holder.kind == "observed"]
     slots = unknown_slots(connection, observed)
     return [
@@ -183,12 +168,12 @@ def devices_at(connection: Connection, device_id: str, *, node: str | None = Non
     found = _devices(connection, device_id=device_id, node_name=node)
     if found or ":" not in device_id:
         return found
-    e = EVENTS.c
+    e = views.EVENTS.c
     query = select(e.body).where(e.event_type == NodeInventoried.event_type).order_by(e.position)
     if node is not None:
         query = query.where(e.body.contains(f'"{node}"', autoescape=True))
     newest: dict[str, NodeInventoried] = {}
-    for row in each_row(connection, query):
+    for row in views.each_row(connection, query):
         event = decode_event(NodeInventoried.event_type, row["body"])
         assert isinstance(event, NodeInventoried), event
         newest[event.node_uid] = event
@@ -208,7 +193,7 @@ def devices_at(connection: Connection, device_id: str, *, node: str | None = Non
 
 
 def _devices(connection: Connection, **given: str | int | None) -> list[Device]:
-    d = DEVICES
+    d = views.DEVICES
     query = (
         select(d, ledger_devices.c.unique_id)
         .join_from(d, ledger_devices, ledger_devices.c.device_no == d.c.device_no)
@@ -224,21 +209,24 @@ def _devices(connection: Connection, **given: str | int | None) -> list[Device]:
                 "closed_reason": row["closed_reason"] or "",
             }
         )
-        for row in each_row(connection, matching(query, d, given))
+        for row in views.each_row(connection, views.matching(query, d, given))
     ]
 
 
 def nodes(connection: Connection, *, name: str | None = None) -> list[Node]:
     """Return the nodes, by name."""
-    query = select(NODES).order_by(NODES.c.node_name, NODES.c.node_uid)
+    query = select(views.NODES).order_by(views.NODES.c.node_name, views.NODES.c.node_uid)
     return [
-        Node(**row) for row in each_row(connection, matching(query, NODES, {"node_name": name}))
+        Node(**row)
+        for row in views.each_row(
+            connection, views.matching(query, views.NODES, {"node_name": name})
+        )
     ]
 
 
 def health_changes(connection: Connection, *, node: str | None = None) -> list[HealthRow]:
     """Return when devices were closed and opened, by position."""
-    h, x = HEALTH, ledger_device_health.c
+    h, x = views.HEALTH, ledger_device_health.c
     columns = (c for c in h.c if c.name != "node_name")
     d, n = ledger_devices.c, ledger_nodes.c
     same = (x.position == h.c.position) & (x.healthy == h.c.healthy) & (x.reason == h.c.reason)
@@ -254,13 +242,13 @@ def health_changes(connection: Connection, *, node: str | None = None) -> list[H
     )
     return [
         HealthRow(**{**row, "healthy": bool(row["healthy"])})
-        for row in each_row(connection, matching(query, h, {"node_name": node}))
+        for row in views.each_row(connection, views.matching(query, h, {"node_name": node}))
     ]
 
 
 def open_drifts(connection: Connection) -> list[DriftRow]:
     """Return what is found and not resolved, in order, with the holders that the ledger knows."""
-    d, r = DRIFT.c, RESERVATIONS.c
+    d, r = views.DRIFT.c, views.RESERVATIONS.c
     newest = (
         select(r.pod_uid, func.max(r.position).label("position"))
         .where(r.pod_uid.in_(select(d.pod_uid).where(d.closed_position.is_(None))))
@@ -276,14 +264,14 @@ def open_drifts(connection: Connection) -> list[DriftRow]:
             r.position.label("opened_by"),
         )
         .select_from(
-            DRIFT.outerjoin(newest, newest.c.pod_uid == d.pod_uid).outerjoin(
-                RESERVATIONS, r.position == newest.c.position
+            views.DRIFT.outerjoin(newest, newest.c.pod_uid == d.pod_uid).outerjoin(
+                views.RESERVATIONS, r.position == newest.c.position
             )
         )
         .where(d.closed_position.is_(None))
         .order_by(d.position)
     )
-    return [DriftRow(**row) for row in each_row(connection, query)]
+    return [DriftRow(**row) for row in views.each_row(connection, query)]
 
 
 def ahead_us(connection: Connection) -> int | None:
@@ -296,20 +284,22 @@ def ahead_us(connection: Connection) -> int | None:
 
 def span(connection: Connection) -> Span:
     """Return from when to when the ledger speaks, from its first inventory on."""
-    e = EVENTS
+    e = views.EVENTS
     inventoried = case((e.c.event_type.like("node.inventoried.%"), e.c.at_us), else_=null())
     query = select(
         func.coalesce(func.min(inventoried), func.min(e.c.at_us), 0).label("first_at_us"),
         func.coalesce(func.max(e.c.at_us), 0).label("last_at_us"),
         func.coalesce(func.max(e.c.position), 0).label("last_position"),
     )
-    return Span(**next(each_row(connection, query)))
+    return Span(**next(views.each_row(connection, query)))
 
 
 def lost_ranges(connection: Connection) -> list[LostRange]:
     """Return the times that recoveries lost, in the order of the recoveries."""
-    query = select(LOST.c.opened_at_us, LOST.c.closed_at_us).order_by(LOST.c.position)
-    return [LostRange(**row) for row in each_row(connection, query)]
+    query = select(views.LOST.c.opened_at_us, views.LOST.c.closed_at_us).order_by(
+        views.LOST.c.position
+    )
+    return [LostRange(**row) for row in views.each_row(connection, query)]
 
 
 def usage(
@@ -334,7 +324,7 @@ def usage(
             UsageRecord(group=key, pods=use.pods, gpu_hours=hours[key], cpu_hours=None)
             for key, use in gpu.items()
         ]
-    r = RESERVATIONS
+    r = views.RESERVATIONS
     cpu_hours = func.sum(r.c.cpu_milli * _overlap(r, since_us, until_us)) / 1000.0 / HOUR_US
     query = (
         select(
@@ -342,7 +332,7 @@ def usage(
             func.count(r.c.pod_uid.distinct()).label("pods"),
             cpu_hours.label("hours"),
         )
-        .where(in_window(r, since_us, until_us))
+        .where(views.in_window(r, since_us, until_us))
         .group_by(r.c[by])
         .order_by(r.c[by])
     )
@@ -353,13 +343,13 @@ def usage(
             gpu_hours=hours.get(row["key"], 0.0),
             cpu_hours=row["hours"],
         )
-        for row in each_row(connection, matching(query, r, {"namespace": namespace}))
+        for row in views.each_row(connection, views.matching(query, r, {"namespace": namespace}))
     ]
 
 
 def holding_rows(connection: Connection) -> Iterator[HoldingRow]:
     """Yield every holding there ever was, by position and device."""
-    h, r = HOLDINGS, RESERVATIONS
+    h, r = views.HOLDINGS, views.RESERVATIONS
     columns = [r.c.policy if name == "policy" else h.c[name] for name in HoldingRow._fields]
     query = (
         select(*columns)
@@ -367,7 +357,7 @@ def holding_rows(connection: Connection) -> Iterator[HoldingRow]:
         .where(h.c.device_type != COUNTER)
         .order_by(h.c.position, h.c.device_type, h.c.minor)
     )
-    for row in rows_of(connection, query):
+    for row in views.rows_of(connection, query):
         yield HoldingRow._make(row)
 
 
@@ -411,5 +401,5 @@ def _devices_of_machines(node: str) -> Select[Any]:
 def _holders(connection: Connection, query: Select[Any]) -> list[HolderRow]:
     return [
         HolderRow(**{**row, "exclusive": bool(row["exclusive"]), "cpuset": row["cpuset"] or ""})
-        for row in each_row(connection, query)
+        for row in views.each_row(connection, query)
     ]

@@ -9,51 +9,44 @@ from sqlalchemy import Connection, func, or_, select
 
 from ledger.domain.devices import GPU
 from ledger.domain.log.events import POD
+from ledger.store.reading import views
 from ledger.store.reading.report_rows import UnknownRow, UnplacedRow
 from ledger.store.reading.tables import in_parts
-from ledger.store.reading.views import (
-    EVENTS,
-    HOLDINGS,
-    NOW,
-    RESERVATIONS,
-    When,
-    each_row,
-    in_window,
-    matching,
-    names_beside,
-    rows_of,
-)
 from ledger.store.schema import ledger_slot_holdings
 
 UNKNOWN: Final = "unknown/"
 """What the slot of a holder on an unknown device begins with; its type follows."""
 
 _UNKNOWN_COLUMNS: Final = tuple(
-    EVENTS.c.body if name == "body" else RESERVATIONS.c[name] for name in UnknownRow._fields[:-1]
+    views.EVENTS.c.body if name == "body" else views.RESERVATIONS.c[name]
+    for name in UnknownRow._fields[:-1]
 )
 
 _NAMED: Final = (
     select(func.count())
-    .where(HOLDINGS.c.position == RESERVATIONS.c.position, HOLDINGS.c.device_type == GPU)
+    .where(
+        views.HOLDINGS.c.position == views.RESERVATIONS.c.position,
+        views.HOLDINGS.c.device_type == GPU,
+    )
     .scalar_subquery()
 )
 """How many GPUs of a reservation somebody can name."""
 
 _UNPLACED_COLUMNS: Final = (
-    *(RESERVATIONS.c[name] for name in UnplacedRow._fields[:-1]),
-    RESERVATIONS.c.gpu_count - _NAMED,
+    *(views.RESERVATIONS.c[name] for name in UnplacedRow._fields[:-1]),
+    views.RESERVATIONS.c.gpu_count - _NAMED,
 )
 
 
 def unknown_rows(
-    connection: Connection, when: When = NOW, *, node: str | None = None
+    connection: Connection, when: views.When = views.NOW, *, node: str | None = None
 ) -> list[UnknownRow]:
     """
     Return the Pods that may hold devices which nobody can name, by position.
 
     Where the event is in an archive, what the rows still say.
     """
-    r, e = RESERVATIONS, EVENTS
+    r, e = views.RESERVATIONS, views.EVENTS
     query = (
         select(*_UNKNOWN_COLUMNS)
         .join_from(r, e, e.c.position == r.c.position, isouter=True)
@@ -61,8 +54,8 @@ def unknown_rows(
         .order_by(r.c.position)
     )
     if node is not None:
-        query = query.where(r.c.node_name.in_(names_beside(node)))
-    rows = [UnknownRow._make((*row, "")) for row in rows_of(connection, query)]
+        query = query.where(r.c.node_name.in_(views.names_beside(node)))
+    rows = [UnknownRow._make((*row, "")) for row in views.rows_of(connection, query)]
     archived = [row.position for row in rows if row.body is None]
     slots = unknown_slots(connection, archived)
     return [
@@ -75,12 +68,12 @@ def unknown_rows(
 
 def unknown_slots(connection: Connection, positions: Sequence[int]) -> dict[int, tuple[str, int]]:
     """Return types, comma-separated, and number of unnamed cards of those that hold such."""
-    s, r = ledger_slot_holdings.c, RESERVATIONS.c
+    s, r = ledger_slot_holdings.c, views.RESERVATIONS.c
     found: dict[int, tuple[str, int]] = {}
     for part in in_parts(positions):
         query = (
             select(s.position, s.slot, r.gpu_count - _NAMED)
-            .join_from(ledger_slot_holdings, RESERVATIONS, r.position == s.position)
+            .join_from(ledger_slot_holdings, views.RESERVATIONS, r.position == s.position)
             .where(s.position.in_(part))
             .where(s.slot.startswith(UNKNOWN))
             .order_by(s.position, s.slot)
@@ -101,27 +94,27 @@ def archived_holders(
 
     By position, each holding once, without those who were granted cards of the inventory.
     """
-    r, e = RESERVATIONS, EVENTS
+    r, e = views.RESERVATIONS, views.EVENTS
     query = (
         select(r.c.node_uid, r.c.namespace, r.c.pod_name)
         .join_from(r, e, e.c.position == r.c.position, isouter=True)
-        .where(e.c.position.is_(None), in_window(r, since_us, until_us))
+        .where(e.c.position.is_(None), views.in_window(r, since_us, until_us))
         .where(or_(r.c.kind == "observed", r.c.gpu_count == 0))
         .order_by(r.c.position)
     )
-    rows = each_row(connection, matching(query, r, {"namespace": namespace}))
+    rows = views.each_row(connection, views.matching(query, r, {"namespace": namespace}))
     return [(row["node_uid"], f"{row['namespace']}/{row['pod_name']}") for row in rows]
 
 
 def granted_rows(
-    connection: Connection, when: When, *, nodes: Iterable[str]
+    connection: Connection, when: views.When, *, nodes: Iterable[str]
 ) -> Iterator[UnknownRow]:
     """
     Yield who was granted something on these nodes, by UID, with what they asked for.
 
     That is None where the event is in an archive.
     """
-    r, e = RESERVATIONS, EVENTS
+    r, e = views.RESERVATIONS, views.EVENTS
     for part in in_parts(nodes):
         query = (
             select(*_UNKNOWN_COLUMNS)
@@ -130,28 +123,28 @@ def granted_rows(
             .where(r.c.node_uid.in_(part))
             .order_by(r.c.position)
         )
-        for row in rows_of(connection, query):
+        for row in views.rows_of(connection, query):
             yield UnknownRow._make((*row, ""))
 
 
 def unplaced_rows(connection: Connection) -> Iterator[UnplacedRow]:
     """Yield the Pods that ever held GPUs which nobody can name, by position."""
-    r, s = RESERVATIONS, ledger_slot_holdings
+    r, s = views.RESERVATIONS, ledger_slot_holdings
     query = (
         select(*_UNPLACED_COLUMNS)
         .join_from(r, s, s.c.position == r.c.position)
         .where(s.c.slot == f"{UNKNOWN}{GPU}", r.c.kind == "observed")
         .order_by(r.c.position)
     )
-    for row in rows_of(connection, query):
+    for row in views.rows_of(connection, query):
         yield UnplacedRow._make(row)
 
 
 def opened_rows(connection: Connection, positions: Iterable[int]) -> Iterator[UnplacedRow]:
     """Yield the reservations that were opened at these positions, in order."""
-    r = RESERVATIONS
+    r = views.RESERVATIONS
     for part in in_parts(positions):
         some = r.c.position.in_(part)
         query = select(*_UNPLACED_COLUMNS).where(some).order_by(r.c.position)
-        for row in rows_of(connection, query):
+        for row in views.rows_of(connection, query):
             yield UnplacedRow._make(row)

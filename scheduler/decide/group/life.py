@@ -11,18 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from ledger.domain.log.events import (
-    GroupPlanned,
-    LedgerEvent,
-    NodeLost,
-    PlanDropped,
-    PlannedMember,
-    PodBound,
-    PodObserved,
-    PodReleased,
-    PodReserved,
-    PodVoided,
-)
+from ledger.domain.log import events
 from ledger.domain.request.requests import GangRef, PodRequest
 from scheduler.decide.group.groups import TrialCluster, gpu_minors
 from scheduler.decide.outcome import Placement
@@ -70,9 +59,9 @@ class GroupLife:
     """
 
     name: str
-    places: Mapping[str, PlannedMember] = field(default_factory=dict)
+    places: Mapping[str, events.PlannedMember] = field(default_factory=dict)
     held: Mapping[str, Held] = field(default_factory=dict)
-    observed: Mapping[str, PodObserved] = field(default_factory=dict)
+    observed: Mapping[str, events.PodObserved] = field(default_factory=dict)
     waiting_since_us: int = 0
     held_at_once: int = 0
     plans: int = 0
@@ -115,7 +104,7 @@ class MemberAction(StrEnum):
     PLACE_ALONE = "find a node for this Pod alone, one of its group's if it can be"
 
 
-def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
+def apply_life(life: GroupLife, event: events.LedgerEvent, at_us: int) -> GroupLife:
     """
     Fold one event into the group's life. Pure and total; events of others change nothing.
 
@@ -125,38 +114,38 @@ def apply_life(life: GroupLife, event: LedgerEvent, at_us: int) -> GroupLife:
     Pods hold is no help to their group: they count as gone.
     """
     match event:
-        case GroupPlanned() if event.group == life.name and event.members:
+        case events.GroupPlanned() if event.group == life.name and event.members:
             return replace(
                 life,
                 places={member.pod_uid: member for member in event.members},
                 waiting_since_us=at_us if life.gave_up or not life.held else life.waiting_since_us,
                 plans=life.plans + 1,
             )
-        case PlanDropped() if event.group == life.name:
+        case events.PlanDropped() if event.group == life.name:
             dropped = replace(life, places={}, drops=life.drops + 1)
             if event.reason != DEADLINE:
                 return dropped
             started = sum(held.bound for held in life.held.values()) + len(life.observed)
             return replace(dropped, gave_up_us=at_us, held_at_once=started)
-        case PodReserved() if event.group == life.name:
+        case events.PodReserved() if event.group == life.name:
             left = {uid: place for uid, place in life.places.items() if uid != event.pod_uid}
             held = Held(node_uid=event.node_uid, attempt=event.attempt, since_us=at_us)
             now = {**life.held, event.pod_uid: held}
             return _counted(replace(life, places=left, held=now))
-        case PodObserved() if event.group == life.name:
+        case events.PodObserved() if event.group == life.name:
             return _counted(replace(life, observed={**life.observed, event.pod_uid: event}))
-        case PodBound() if event.pod_uid in life.held:
+        case events.PodBound() if event.pod_uid in life.held:
             bound = replace(life.held[event.pod_uid], bound=True, since_us=at_us)
             return replace(life, held={**life.held, event.pod_uid: bound})
-        case PodReleased() | PodVoided() if event.pod_uid in life.held:
+        case events.PodReleased() | events.PodVoided() if event.pod_uid in life.held:
             others = {uid: held for uid, held in life.held.items() if uid != event.pod_uid}
             was_there = life.held[event.pod_uid].since_us <= life.gave_up_us
-            may_be = was_there and isinstance(event, PodReleased)
+            may_be = was_there and isinstance(event, events.PodReleased)
             return replace(life, held=others, evicted_us=at_us if may_be else life.evicted_us)
-        case PodReleased() if event.pod_uid in life.observed:
+        case events.PodReleased() if event.pod_uid in life.observed:
             left_over = {uid: at for uid, at in life.observed.items() if uid != event.pod_uid}
             return replace(life, observed=left_over)
-        case NodeLost():
+        case events.NodeLost():
             there = {uid: at for uid, at in life.held.items() if at.node_uid != event.node_uid}
             seen = {uid: at for uid, at in life.observed.items() if at.node_uid != event.node_uid}
             is_same = len(there) == len(life.held) and len(seen) == len(life.observed)
@@ -206,7 +195,7 @@ def why_invalid(life: GroupLife, facts: ClusterFacts) -> tuple[str, str]:
     return "", ""
 
 
-def _why_not_there(uid: str, place: PlannedMember, group: str, facts: ClusterFacts) -> str:
+def _why_not_there(uid: str, place: events.PlannedMember, group: str, facts: ClusterFacts) -> str:
     if uid not in facts.groups:
         return MEMBER_GONE
     if facts.groups[uid] != group:
@@ -248,7 +237,7 @@ def deadline_us(life: GroupLife, gang: GangRef | None, *, running: int = 0) -> i
 
 def review(
     life: GroupLife, gang: GangRef | None, facts: ClusterFacts, now_us: int, *, running: int = 0
-) -> tuple[PodVoided | PlanDropped, ...]:
+) -> tuple[events.PodVoided | events.PlanDropped, ...]:
     """
     Return the events that facts and time call for: nothing, or the end of the plan.
 
@@ -259,13 +248,15 @@ def review(
     due = deadline_us(life, gang, running=running)
     if due is not None and now_us >= due:
         voided = [
-            PodVoided(pod_uid=uid, attempt=held.attempt, node_uid=held.node_uid, reason=DEADLINE)
+            events.PodVoided(
+                pod_uid=uid, attempt=held.attempt, node_uid=held.node_uid, reason=DEADLINE
+            )
             for uid, held in life.held.items()
             if not held.bound
         ]
-        return (*voided, PlanDropped(group=life.name, reason=DEADLINE))
+        return (*voided, events.PlanDropped(group=life.name, reason=DEADLINE))
     reason, uid = why_invalid(life, facts)
-    return (PlanDropped(group=life.name, reason=reason, pod_uid=uid),) if reason else ()
+    return (events.PlanDropped(group=life.name, reason=reason, pod_uid=uid),) if reason else ()
 
 
 def take_again(

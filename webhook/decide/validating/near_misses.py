@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
+from ledger.domain import resources
 from ledger.domain.annotations.cpu import CpuBindPolicy, CpuExclusivePolicy
 from ledger.domain.annotations.guarded import is_allocation
 from ledger.domain.annotations.qos import PriorityClass, QosClass
@@ -16,16 +17,6 @@ from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import annotations_of, labels_of, section
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.near_names import meant_resource
-from ledger.domain.resources import (
-    ANNOTATION_DEVICE_ALLOCATE_HINT,
-    ANNOTATION_DEVICE_JOINT_ALLOCATE,
-    ANNOTATION_GPU_PARTITION_SPEC,
-    ANNOTATION_NUMA_TOPOLOGY_SPEC,
-    ANNOTATION_RESOURCE_SPEC,
-    LABEL_PRIORITY_CLASS,
-    LABEL_QOS_CLASS,
-    TYPE_GPU,
-)
 from ledger.domain.vocabulary import Vocabulary
 from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.settings import AdmissionSettings
@@ -40,12 +31,14 @@ _NAME_LENGTH_MAX: Final = 128
 """A longer name is no misspelling of ours, and comparing it would cost time and memory."""
 
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {
-    ANNOTATION_RESOURCE_SPEC: frozenset(
+    resources.ANNOTATION_RESOURCE_SPEC: frozenset(
         {"requiredCPUBindPolicy", "preferredCPUBindPolicy", "preferredCPUExclusivePolicy"}
     ),
-    ANNOTATION_NUMA_TOPOLOGY_SPEC: frozenset({"numaTopologyPolicy", "singleNUMANodeExclusive"}),
-    ANNOTATION_DEVICE_JOINT_ALLOCATE: frozenset({"deviceTypes", "requiredScope"}),
-    ANNOTATION_GPU_PARTITION_SPEC: frozenset({"allocatePolicy", "ringBusBandwidth"}),
+    resources.ANNOTATION_NUMA_TOPOLOGY_SPEC: frozenset(
+        {"numaTopologyPolicy", "singleNUMANodeExclusive"}
+    ),
+    resources.ANNOTATION_DEVICE_JOINT_ALLOCATE: frozenset({"deviceTypes", "requiredScope"}),
+    resources.ANNOTATION_GPU_PARTITION_SPEC: frozenset({"allocatePolicy", "ringBusBandwidth"}),
 }
 _HINT_FIELDS: Final = frozenset(
     {
@@ -57,8 +50,8 @@ _HINT_FIELDS: Final = frozenset(
     }
 )
 _CLASSES: Final = {
-    LABEL_QOS_CLASS: tuple(str(item) for item in QosClass if item),
-    LABEL_PRIORITY_CLASS: tuple(str(item) for item in PriorityClass if item),
+    resources.LABEL_QOS_CLASS: tuple(str(item) for item in QosClass if item),
+    resources.LABEL_PRIORITY_CLASS: tuple(str(item) for item in PriorityClass if item),
 }
 _EXCLUSIVE: Final = frozenset({"", "Default", *map(str, CpuExclusivePolicy)})
 _BIND: Final = frozenset({str(policy) for policy in CpuBindPolicy} - {str(CpuBindPolicy.UNKNOWN)})
@@ -130,12 +123,16 @@ def _json(annotations: Mapping[str, str], vocabulary: Vocabulary) -> Iterator[Sa
     for key, fields in _FIELDS.items():
         if key in annotations:
             yield from _unknown_fields(annotation_path(key), _object(annotations[key]), fields)
-    yield from _hints(_object(annotations.get(ANNOTATION_DEVICE_ALLOCATE_HINT, "")), vocabulary)
-    joint = _object(annotations.get(ANNOTATION_DEVICE_JOINT_ALLOCATE, "")).get("deviceTypes")
-    path = f"{annotation_path(ANNOTATION_DEVICE_JOINT_ALLOCATE)}.deviceTypes"
+    yield from _hints(
+        _object(annotations.get(resources.ANNOTATION_DEVICE_ALLOCATE_HINT, "")), vocabulary
+    )
+    joint = _object(annotations.get(resources.ANNOTATION_DEVICE_JOINT_ALLOCATE, "")).get(
+        "deviceTypes"
+    )
+    path = f"{annotation_path(resources.ANNOTATION_DEVICE_JOINT_ALLOCATE)}.deviceTypes"
     types = joint if isinstance(joint, list) else []
     yield from _unknown_types(path, [name for name in types if isinstance(name, str)], vocabulary)
-    wish = _object(annotations.get(ANNOTATION_RESOURCE_SPEC, ""))
+    wish = _object(annotations.get(resources.ANNOTATION_RESOURCE_SPEC, ""))
     for field, known in (
         ("requiredCPUBindPolicy", _BIND),
         ("preferredCPUBindPolicy", _BIND),
@@ -144,21 +141,21 @@ def _json(annotations: Mapping[str, str], vocabulary: Vocabulary) -> Iterator[Sa
         value = wish.get(field)
         if isinstance(value, str) and value not in known:
             names = ", ".join(sorted(filter(None, known)))
-            path = f"{annotation_path(ANNOTATION_RESOURCE_SPEC)}.{field}"
+            path = f"{annotation_path(resources.ANNOTATION_RESOURCE_SPEC)}.{field}"
             said = f"{path}: {shown(value)} counts as none; known: {names}"
             yield say(Advice.UNKNOWN_VALUE, said)
 
 
 def _hints(hints: Mapping[str, object], vocabulary: Vocabulary) -> Iterator[Said]:
     """Say what in the hints of device types nobody reads (Koordinator contract 2.1)."""
-    whole = annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)
+    whole = annotation_path(resources.ANNOTATION_DEVICE_ALLOCATE_HINT)
     yield from _unknown_types(whole, hints, vocabulary)
     for name in vocabulary.known_types:
         hint = hints.get(name)
         if not isinstance(hint, dict):
             continue
         yield from _unknown_fields(f"{whole}.{name}", hint, _HINT_FIELDS)
-        if name != TYPE_GPU and hint.get("requiredTopologyScope"):
+        if name != resources.TYPE_GPU and hint.get("requiredTopologyScope"):
             said = f"{whole}.{name}.requiredTopologyScope: is read for GPUs only"
             yield say(Advice.UNKNOWN_VALUE, said)
 

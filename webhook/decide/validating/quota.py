@@ -21,18 +21,7 @@ from ledger.domain.resources import (
     is_extended,
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
-from webhook.decide.counting import (
-    CLAIMED_DEVICES,
-    REQUESTS,
-    Evaded,
-    card_names,
-    evaded,
-    in_cards,
-    in_sums,
-    is_card_name,
-    resource_of,
-    uncounted_by_claims,
-)
+from webhook.decide import counting
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.settings import AdmissionSettings, DomainSetting
 from webhook.decide.validating.findings import shown
@@ -54,13 +43,13 @@ def translated(hard: Amounts, domain: DomainSetting = DomainSetting.KEPT) -> dic
     A name that the quota counts already is left out.
     """
     rename = DEFAULT_VOCABULARY.proposal_name if domain is DomainSetting.KUBERNETES else str
-    counted = {resource_of(name) for name in hard}
-    cards = ((name, in_cards(hard, name)) for name in _TRANSLATED)
+    counted = {counting.resource_of(name) for name in hard}
+    cards = ((name, counting.in_cards(hard, name)) for name in _TRANSLATED)
     amounts = {name: amount for name, amount in cards if amount is not None}
-    for name, amount in in_sums(hard):
+    for name, amount in counting.in_sums(hard):
         amounts[name] = min(amount, amounts.get(name, amount))
     return {
-        f"{REQUESTS}{rename(name)}": amount
+        f"{counting.REQUESTS}{rename(name)}": amount
         for name, amount in amounts.items()
         if rename(name) not in counted
     }
@@ -86,12 +75,15 @@ def translate_quota(
     items = named(spec.get("hard"), _HARD)
     hard: dict[str, Quantity] = {}
     for name, value in items.items():
-        if resource_of(name) == NVIDIA_GPU:
+        if counting.resource_of(name) == NVIDIA_GPU:
             hard[name] = _whole(value, f"{_HARD}[{name}]")
         else:
             hard[name] = a_quantity(value, f"{_HARD}[{name}]")
     added = {name: str(amount) for name, amount in translated(hard, domain).items()}
-    cards, claimed = in_cards(hard, GPU_SHARED), f"{device_class}{CLAIMED_DEVICES}"
+    cards, claimed = (
+        counting.in_cards(hard, GPU_SHARED),
+        f"{device_class}{counting.CLAIMED_DEVICES}",
+    )
     if device_class and cards is not None and claimed not in hard:
         added[claimed] = str(cards)
     return {**quota, "spec": {**spec, "hard": {**items, **added}}} if added else dict(quota)
@@ -109,41 +101,43 @@ def check_counted(
     Args:
         ours: our scheduler places the Pod.
     """
-    for one in evaded(spec, settings, facts, ours=ours):
-        first = next(name for name in one.container.requests if is_card_name(name))
+    for one in counting.evaded(spec, settings, facts, ours=ours):
+        first = next(name for name in one.container.requests if counting.is_card_name(name))
         yield forbidden(one.container.field(first), _fact(one, settings.domain))
 
 
 @of_rule(Rule.QUOTA_EVADED)
 def check_claims_counted(spec: PodSpec, facts: NamespaceFacts) -> Iterator[FieldError]:
     """Yield every request for cards that becomes a claim, where a quota counts cards alone."""
-    for one in uncounted_by_claims(spec, facts):
-        first = next(name for name in one.container.requests if is_card_name(name))
-        counted = card_names(one.quota.hard)[0]
-        cards = in_cards(one.quota.hard, GPU_SHARED)
+    for one in counting.uncounted_by_claims(spec, facts):
+        first = next(name for name in one.container.requests if counting.is_card_name(name))
+        counted = counting.card_names(one.quota.hard)[0]
+        cards = counting.in_cards(one.quota.hard, GPU_SHARED)
         fact = (
             f"ResourceQuota {shown(one.quota.name)} counts {counted} but no claims, which cards are"
-            f" given by here; add to its {_HARD}: <DeviceClass>{CLAIMED_DEVICES}: "
+            f" given by here; add to its {_HARD}: <DeviceClass>{counting.CLAIMED_DEVICES}: "
             f"{_SOME if cards is None else cards}"
         )
         how = " (`tenure quota translate --device-class` writes it)"
         yield forbidden(one.container.field(first), fact if cards is None else fact + how)
 
 
-def _fact(one: Evaded, domain: DomainSetting) -> str:
+def _fact(one: counting.Evaded, domain: DomainSetting) -> str:
     """Say what the quota limits, what it does not count, and the quota to set."""
     begin = f"ResourceQuota {shown(one.quota.name)} limits {one.limited}"
     written = {one.container.written.get(name, name) for name in one.container.requests}
     if not one.missing:
-        names = ", ".join(filter(is_card_name, sorted(written)))
+        names = ", ".join(filter(counting.is_card_name, sorted(written)))
         return f"{begin}, and {names} says no amount of that; ask for {GPU}"
     names = ", ".join(one.missing)
     if not written.issuperset(one.missing):
         names += ", which it is rewritten to"
     hard = one.quota.hard
     sums = translated(hard, domain)
-    names_to_add = {f"{REQUESTS}{name}": name for name in one.missing if is_extended(name)}
-    added = {key: sums.get(key, in_cards(hard, name)) for key, name in names_to_add.items()}
+    names_to_add = {f"{counting.REQUESTS}{name}": name for name in one.missing if is_extended(name)}
+    added = {
+        key: sums.get(key, counting.in_cards(hard, name)) for key, name in names_to_add.items()
+    }
     texts = (f"{key}: {_SOME if amount is None else amount}" for key, amount in added.items())
     to_set = f"add to its {_HARD}: {', '.join(texts)}" if added else _NATIVE
     how = " (`tenure quota translate` writes it)" if added.keys() <= sums.keys() else ""

@@ -9,22 +9,8 @@ from typing import Final
 
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.dialects.hami import words
 from ledger.domain.dialects.hami.annotations import CORE_MODE, words_of
-from ledger.domain.dialects.hami.words import (
-    CARD_POLICY,
-    CORES,
-    MEMORY,
-    MEMORY_PERCENT,
-    MODE,
-    NODE_POLICY,
-    NOUSE_ID,
-    NOUSE_TYPE,
-    NUMA_BIND,
-    SHARE_NAMES,
-    USE_ID,
-    USE_TYPE,
-    WEIGHTS,
-)
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import INIT, SIDECAR, ContainerSpec, PodSpec
 from ledger.domain.request.asked import NOTHING, TypeRequest, asking
@@ -55,19 +41,20 @@ def check_container(container: ContainerSpec, amounts: Mapping[str, int]) -> Ite
         yield invalid(container.field(NVIDIA_GPU), cards, fact)
     elif cards > CARDS_MAX:
         yield invalid(container.field(NVIDIA_GPU), cards, f"no node has more than {CARDS_MAX}")
-    for name in (MEMORY_PERCENT, CORES):
+    for name in (words.MEMORY_PERCENT, words.CORES):
         if asked.get(name, 0) > WHOLE_PERCENT:
             fact = f"percent of each card, at most {WHOLE_PERCENT}"
             yield invalid(container.field(name), asked[name], fact)
-    if MEMORY in asked and MEMORY_PERCENT in asked:
-        fact = f"memory is counted in MiB by {MEMORY} or in percent by {MEMORY_PERCENT}, not both"
-        yield forbidden(container.field(MEMORY_PERCENT), fact)
-    if asked.get(MEMORY, 0) > MEMORY_MAX_MIB:
+    if words.MEMORY in asked and words.MEMORY_PERCENT in asked:
+        by = f"{words.MEMORY} or in percent by {words.MEMORY_PERCENT}"
+        fact = f"memory is counted in MiB by {by}, not both"
+        yield forbidden(container.field(words.MEMORY_PERCENT), fact)
+    if asked.get(words.MEMORY, 0) > MEMORY_MAX_MIB:
         fact = (
             f"more than {MEMORY_MAX_MIB} MiB of one card; the value counts MiB: "
             "write 6144 for 6 GiB, not 6Gi"
         )
-        yield invalid(container.field(MEMORY), container.original[MEMORY], fact)
+        yield invalid(container.field(words.MEMORY), container.original[words.MEMORY], fact)
 
 
 def check_wishes(
@@ -83,36 +70,41 @@ def check_wishes(
         alone: the Pod shares no card; `whole`: it asks for whole cards in one demand.
     """
     yield from _check_lists(annotations, cards)
-    if annotations.get(NUMA_BIND) in _TRUE and each_max > 1:
-        yield unsupported(annotation_path(NUMA_BIND), "several GPUs on one NUMA node")
-    mode = annotations.get(MODE)
+    if annotations.get(words.NUMA_BIND) in _TRUE and each_max > 1:
+        yield unsupported(annotation_path(words.NUMA_BIND), "several GPUs on one NUMA node")
+    mode = annotations.get(words.MODE)
     if mode is not None and CORE_MODE not in mode:
-        yield unsupported(annotation_path(MODE), f"modes of a card other than {CORE_MODE}")
-    policies = words_of(annotations.get(CARD_POLICY, ""))
+        yield unsupported(annotation_path(words.MODE), f"modes of a card other than {CORE_MODE}")
+    policies = words_of(annotations.get(words.CARD_POLICY, ""))
     if _ALONE in policies and not alone:
-        yield unsupported(annotation_path(CARD_POLICY), "a share that begins on an idle card")
+        yield unsupported(annotation_path(words.CARD_POLICY), "a share that begins on an idle card")
     if _LINKS in policies and not whole:
-        yield unsupported(annotation_path(CARD_POLICY), "links between shares of cards")
+        yield unsupported(annotation_path(words.CARD_POLICY), "links between shares of cards")
     if _NUMA in policies:
-        yield unsupported(annotation_path(CARD_POLICY), "cards in the order of NUMA nodes")
-    if not {*words_of(annotations.get(WEIGHTS, ""))} <= _ALIKE:
-        yield unsupported(annotation_path(WEIGHTS), "weights that are not all 1")
+        yield unsupported(annotation_path(words.CARD_POLICY), "cards in the order of NUMA nodes")
+    if not {*words_of(annotations.get(words.WEIGHTS, ""))} <= _ALIKE:
+        yield unsupported(annotation_path(words.WEIGHTS), "weights that are not all 1")
 
 
 @of_rule(Rule.HAMI_SHARE)
 def _check_lists(annotations: Mapping[str, str], cards: int) -> Iterator[FieldError]:
-    for key, known in ((CARD_POLICY, (*_BY_CARD, _NUMA, _ALONE)), (NODE_POLICY, _BY_NODE)):
+    for key, known in (
+        (words.CARD_POLICY, (*_BY_CARD, _NUMA, _ALONE)),
+        (words.NODE_POLICY, _BY_NODE),
+    ):
         text = annotations.get(key, "").strip()
-        if not {*words_of(text)} <= {*known} or (key == NODE_POLICY and "," in text):
+        if not {*words_of(text)} <= {*known} or (key == words.NODE_POLICY and "," in text):
             yield invalid(annotation_path(key), text, f"must be of {', '.join(known)}")
-    for key in (USE_TYPE, USE_ID):
+    for key in (words.USE_TYPE, words.USE_ID):
         text = annotations.get(key, "")
         if text.strip() and not words_of(text):
             yield invalid(annotation_path(key), text, "names nothing, so no card would do")
-    wanted = {*words_of(annotations.get(USE_ID, ""))} - {*words_of(annotations.get(NOUSE_ID, ""))}
-    if words_of(annotations.get(USE_ID, "")) and len(wanted) < cards:
+    wanted = {*words_of(annotations.get(words.USE_ID, ""))} - {
+        *words_of(annotations.get(words.NOUSE_ID, ""))
+    }
+    if words_of(annotations.get(words.USE_ID, "")) and len(wanted) < cards:
         fact = f"leaves {len(wanted)} cards, and the pod asks for {cards} different ones"
-        yield invalid(annotation_path(USE_ID), annotations[USE_ID], fact)
+        yield invalid(annotation_path(words.USE_ID), annotations[words.USE_ID], fact)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +152,7 @@ def hami_demands(spec: PodSpec) -> TypeRequest:
     """
     found = [
         (container, amounts)
-        for container, amounts in asking(spec, {NVIDIA_GPU, *SHARE_NAMES})
+        for container, amounts in asking(spec, {NVIDIA_GPU, *words.SHARE_NAMES})
         if any(amounts.values())
     ]
     if not found:
@@ -196,9 +188,9 @@ def part_of(amounts: Mapping[str, int]) -> Part:
     Rule: docs/contracts/hami.md 1: without a word of memory all of it, and with all of it alone,
     unless the compute is said.
     """
-    memory, percent = amounts.get(MEMORY, 0), amounts.get(MEMORY_PERCENT, 0)
+    memory, percent = amounts.get(words.MEMORY, 0), amounts.get(words.MEMORY_PERCENT, 0)
     whole = not memory and percent in {0, WHOLE_PERCENT}
-    core = amounts.get(CORES, 0)
+    core = amounts.get(words.CORES, 0)
     if not core and whole:
         core = WHOLE_PERCENT
     return Part(
@@ -210,23 +202,23 @@ def part_of(amounts: Mapping[str, int]) -> Part:
 
 def card_filter(annotations: Mapping[str, str]) -> CardFilter | None:
     """Return which cards a Pod takes, None for all (docs/contracts/hami.md 2)."""
-    lists = {key: words_of(annotations.get(key, "")) for key in (USE_TYPE, NOUSE_TYPE)}
-    ids = {key: words_of(annotations.get(key, "")) for key in (USE_ID, NOUSE_ID)}
+    lists = {key: words_of(annotations.get(key, "")) for key in (words.USE_TYPE, words.NOUSE_TYPE)}
+    ids = {key: words_of(annotations.get(key, "")) for key in (words.USE_ID, words.NOUSE_ID)}
     if not any((*lists.values(), *ids.values())):
         return None
     return CardFilter(
-        models=lists[USE_TYPE],
-        not_models=lists[NOUSE_TYPE],
-        ids=ids[USE_ID],
-        not_ids=ids[NOUSE_ID],
+        models=lists[words.USE_TYPE],
+        not_models=lists[words.NOUSE_TYPE],
+        ids=ids[words.USE_ID],
+        not_ids=ids[words.NOUSE_ID],
     )
 
 
 def policies_of(annotations: Mapping[str, str]) -> dict[str, str]:
     """Return the node policy and the scoring of cards that a Pod wishes, empty without one."""
-    cards = (_BY_CARD.get(word, "") for word in words_of(annotations.get(CARD_POLICY, "")))
+    cards = (_BY_CARD.get(word, "") for word in words_of(annotations.get(words.CARD_POLICY, "")))
     return {
-        "node_policy": annotations.get(NODE_POLICY, "").strip(),
+        "node_policy": annotations.get(words.NODE_POLICY, "").strip(),
         "card_scoring": next(filter(None, cards), ""),
     }
 
@@ -242,7 +234,7 @@ def _check_turns(asks: Sequence[_Ask]) -> Iterator[FieldError]:
             "beside an init container that asks for cards memory is counted alike everywhere: "
             f"container {first.name} counts it in percent"
         )
-        yield forbidden(later.field(MEMORY), fact)
+        yield forbidden(later.field(words.MEMORY), fact)
 
 
 def _cards(asks: Sequence[_Ask]) -> list[_Card]:

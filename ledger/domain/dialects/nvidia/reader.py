@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ledger.domain import resources
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked
@@ -14,25 +15,14 @@ from ledger.domain.request.asked import NOTHING, TypeRequest, asking, first_fiel
 from ledger.domain.request.card_names import NVIDIA_CARDS
 from ledger.domain.request.requests import DeviceDemand, MatchExpression
 from ledger.domain.request.rules import check_gpu_combination
-from ledger.domain.resources import (
-    AMD_GPU,
-    DCU_GPU,
-    GPU_CORE,
-    GPU_MEMORY_RATIO,
-    GPU_SHARED,
-    LABEL_GPU_VENDOR,
-    NVIDIA_GPU,
-    TYPE_GPU,
-    WHOLE_CARD_NAMES,
-)
 
-_FOREIGN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
+_FOREIGN_CARDS: Final = frozenset({resources.AMD_GPU, resources.DCU_GPU})
 _VENDORS: Final = ("baidu", "cambricon", "huawei", "metax", "nvidia")
 """Vendor labels of Koordinator contract 1.2; cards of amd.com and dcu.com carry none of them."""
 _OTHER_VENDOR: Final = (
     (
-        MatchExpression(key=LABEL_GPU_VENDOR, operator="Exists", values=()),
-        MatchExpression(key=LABEL_GPU_VENDOR, operator="NotIn", values=("", *_VENDORS)),
+        MatchExpression(key=resources.LABEL_GPU_VENDOR, operator="Exists", values=()),
+        MatchExpression(key=resources.LABEL_GPU_VENDOR, operator="NotIn", values=("", *_VENDORS)),
     ),
 )
 """What a node's labels must say for the cards of other vendors."""
@@ -47,7 +37,7 @@ def whole_card_demands(spec: PodSpec) -> TypeRequest:
     """
     asks = [
         (container, {name: n for name, n in amounts.items() if n})
-        for container, amounts in asking(spec, WHOLE_CARD_NAMES)
+        for container, amounts in asking(spec, resources.WHOLE_CARD_NAMES)
     ]
     total = pod_total((container.kind, amounts) for container, amounts in asks)
     if not total:
@@ -57,7 +47,7 @@ def whole_card_demands(spec: PodSpec) -> TypeRequest:
         return TypeRequest(errors=errors)
     counts = {container.index: sum(amounts.values()) for container, amounts in asks if amounts}
     demand = DeviceDemand(
-        device_type=TYPE_GPU,
+        device_type=resources.TYPE_GPU,
         count=sum(total.values()),
         core_percent=WHOLE_PERCENT,
         memory_ratio_percent=WHOLE_PERCENT,
@@ -74,11 +64,16 @@ def rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
     Rule: Koordinator contract 5.1, ours: n becomes core and ratio 100 n. Other amounts are kept.
     """
     result = dict(amounts)
-    if NVIDIA_GPU not in result:
+    if resources.NVIDIA_GPU not in result:
         return result
-    cards = result.pop(NVIDIA_GPU)
+    cards = result.pop(resources.NVIDIA_GPU)
     percent = WHOLE_PERCENT * cards
-    return {**result, GPU_CORE: percent, GPU_MEMORY_RATIO: percent, GPU_SHARED: cards}
+    return {
+        **result,
+        resources.GPU_CORE: percent,
+        resources.GPU_MEMORY_RATIO: percent,
+        resources.GPU_SHARED: cards,
+    }
 
 
 def _demands(spec: PodSpec) -> GpuAsked:
@@ -92,7 +87,7 @@ def _demands(spec: PodSpec) -> GpuAsked:
         (name, quantity)
         for container in spec.containers
         for name, quantity in container.requests.items()
-        if name in WHOLE_CARD_NAMES
+        if name in resources.WHOLE_CARD_NAMES
     ]
     names = {name for name, quantity in said if quantity} or {name for name, _ in said}
     foreign = bool(names & _FOREIGN_CARDS)
@@ -111,10 +106,10 @@ READER: Final = DialectReader(
     by_plugin=True,
     words=DialectWords(
         name=str(Dialect.NVIDIA),
-        resources=WHOLE_CARD_NAMES,
-        card_numbers=frozenset({NVIDIA_GPU}),
+        resources=resources.WHOLE_CARD_NAMES,
+        card_numbers=frozenset({resources.NVIDIA_GPU}),
     ),
     demands=_demands,
     rewritten=rewritten,
-    adverts=lambda units, _: Adverts(name=NVIDIA_GPU, count=units(NVIDIA_GPU)),
+    adverts=lambda units, _: Adverts(name=resources.NVIDIA_GPU, count=units(resources.NVIDIA_GPU)),
 )

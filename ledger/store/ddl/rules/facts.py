@@ -10,17 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl.rules.rule import (
-    Case,
-    RefusalWords,
-    card_of,
-    event_is,
-    no_event,
-    node_name,
-    rule,
-    said,
-    unchanged,
-)
+from ledger.store.ddl.rules import rule
 
 
 def _next(table: str, key: str) -> str:
@@ -32,9 +22,9 @@ def _says(value: str, *fields: str) -> str:
     return " AND ".join(f"$says({value}, {each}, NEW.{each})" for each in fields)
 
 
-_INVENTORIED: Final = event_is("node.inventoried")
+_INVENTORIED: Final = rule.event_is("node.inventoried")
 _OBSERVING: Final = ("pod.observed", "claim.observed")
-_OBSERVED: Final = event_is(*_OBSERVING)
+_OBSERVED: Final = rule.event_is(*_OBSERVING)
 _EVENT: Final = "ledger_events AS e $body(e)"
 _OWN_EVENT: Final = "JOIN ledger_events AS e ON e.position = n.fact_position $body(e)"
 _NODE_SAYS: Final = f"""EXISTS (
@@ -81,18 +71,18 @@ def _event_says(row: str, kinds: tuple[str, ...], condition: str, of: str = "") 
     of = of or f"n.node_no = {row}.node_no"
     return f"""EXISTS (
     SELECT 1 FROM ledger_nodes AS n CROSS JOIN {_EVENT}
-    WHERE {of} AND e.position = NEW.fact_position AND {event_is(*kinds)}
+    WHERE {of} AND e.position = NEW.fact_position AND {rule.event_is(*kinds)}
       AND $says(e.body, node_uid, n.node_uid) AND {condition}
   )"""
 
 
-def _not_brought_in(what: str) -> RefusalWords:
-    return no_event(f"brings in {what}", at="NEW.fact_position")
+def _not_brought_in(what: str) -> rule.RefusalWords:
+    return rule.no_event(f"brings in {what}", at="NEW.fact_position")
 
 
-def _not_changed(what: str) -> RefusalWords:
+def _not_changed(what: str) -> rule.RefusalWords:
     change = f"{what} change with an event that says so"
-    return said(f"{change}, at a later position than {{OLD.fact_position}}", change)
+    return rule.said(f"{change}, at a later position than {{OLD.fact_position}}", change)
 
 
 _LATER: Final = "NEW.fact_position <= OLD.fact_position"
@@ -107,21 +97,21 @@ _NODE_ON_IT: Final = """EXISTS (
     WHERE n.machine_no = OLD.machine_no AND $says(e.body, node_uid, n.node_uid)
   )"""
 _MACHINES: Final = (
-    rule(
+    rule.rule(
         "ledger_machines_insert",
         "ledger_machines",
         "INSERT",
-        Case(
+        rule.Case(
             f"NEW.machine_no <> {_next('ledger_machines', 'machine_no')} OR {_KNOWN_MACHINE}"
             f" OR (NEW.system_uuid = '') <> (NEW.machine_id = '') OR NOT {_MACHINE_SAYS}",
             _not_brought_in("a machine"),
         ),
     ),
-    rule(
+    rule.rule(
         "ledger_machines_facts",
         "ledger_machines",
         "UPDATE",
-        Case(
+        rule.Case(
             "OLD.machine_no <> NEW.machine_no OR OLD.system_uuid <> ''"
             f" OR NEW.system_uuid = '' OR NEW.machine_id = '' OR {_LATER}"
             f" OR NOT {_MACHINE_SAYS} OR {_KNOWN_MACHINE} OR NOT {_NODE_ON_IT}",
@@ -144,15 +134,15 @@ _STAYS: Final = """(NEW.machine_no <> OLD.machine_no AND EXISTS (
 _NODE_LOST: Final = f"""EXISTS (
     SELECT 1 FROM {_EVENT}
     WHERE e.position = NEW.lost_position AND e.position > coalesce(OLD.lost_position, 0)
-      AND e.position > OLD.fact_position AND {event_is("node.lost")}
+      AND e.position > OLD.fact_position AND {rule.event_is("node.lost")}
       AND $says(e.body, node_uid, OLD.node_uid)
   )"""
 _NODES: Final = (
-    rule(
+    rule.rule(
         "ledger_nodes_insert",
         "ledger_nodes",
         "INSERT",
-        Case(
+        rule.Case(
             f"""NEW.node_no <> {_next("ledger_nodes", "node_no")}
   OR EXISTS (SELECT 1 FROM ledger_nodes WHERE node_uid = NEW.node_uid)
   OR NEW.moved_position IS NOT NULL OR NEW.lost_position IS NOT NULL
@@ -160,12 +150,12 @@ _NODES: Final = (
             _not_brought_in("a node"),
         ),
     ),
-    rule(
+    rule.rule(
         "ledger_nodes_facts",
         "ledger_nodes",
         "UPDATE",
-        Case(
-            f"""NOT {unchanged(["node_no", "node_uid"])} OR {_LATER}
+        rule.Case(
+            f"""NOT {rule.unchanged(["node_no", "node_uid"])} OR {_LATER}
   OR $differ(NEW.moved_position, (CASE WHEN NEW.machine_no = OLD.machine_no
     THEN OLD.moved_position ELSE NEW.fact_position END))
   OR {_STAYS} OR {_ALONE} OR NOT {_NODE_SAYS}""",
@@ -177,14 +167,14 @@ _NODES: Final = (
             "fact_position",
         ),
     ),
-    rule(
+    rule.rule(
         "ledger_nodes_lost",
         "ledger_nodes",
         "UPDATE",
-        Case(
+        rule.Case(
             "NOT (NEW.lost_position IS NULL AND NEW.fact_position > OLD.fact_position)"
             f" AND (NEW.fact_position <> OLD.fact_position OR NOT {_NODE_LOST})",
-            no_event(
+            rule.no_event(
                 "loses node {OLD.node_name}",
                 "loses this node",
                 at="coalesce(NEW.lost_position, 0)",
@@ -211,23 +201,23 @@ def _stand_told(by_agent: str) -> str:
 _BY_AGENT: Final = "$flag(e.body, by_agent)"
 _STAND_SEEN: Final = f"{_OBSERVED} AND (NEW.boot_id, NEW.by_agent) = ('', 0)"
 _STANDS: Final = (
-    rule(
+    rule.rule(
         "ledger_stands_insert",
         "ledger_stands",
         "INSERT",
-        Case(
+        rule.Case(
             f"""EXISTS (
     SELECT 1 FROM ledger_stands WHERE node_no = NEW.node_no AND machine_no = NEW.machine_no
   ) OR NOT {_stand(f"(({_stand_told(_BY_AGENT)}) OR ({_STAND_SEEN}))")}""",
             _not_brought_in("a node on a machine"),
         ),
     ),
-    rule(
+    rule.rule(
         "ledger_stands_facts",
         "ledger_stands",
         "UPDATE",
-        Case(
-            f"NOT {unchanged(['node_no', 'machine_no'])} OR {_LATER}"
+        rule.Case(
+            f"NOT {rule.unchanged(['node_no', 'machine_no'])} OR {_LATER}"
             f" OR NOT {_stand(_stand_told(f'$max(OLD.by_agent, {_BY_AGENT})'))}",
             _not_changed("facts of a node on a machine"),
         ),
@@ -252,16 +242,17 @@ _BORN_OBSERVED: Final = _event_says(
         WHERE {_says("r.value", "device_type", "minor", "device_id")}
       )""",
 )
-_NEGATIVE: Final = Case(
+_NEGATIVE: Final = rule.Case(
     "NEW.core_reported < 0 OR NEW.memory_reported < 0",
-    said(
-        f"{{{card_of('NEW')}}} has less than nothing: core_percent={{NEW.core_reported}},"
+    rule.said(
+        f"{{{rule.card_of('NEW')}}} has less than nothing: core_percent={{NEW.core_reported}},"
         " memory_bytes={NEW.memory_reported}",
         "a card has less than nothing",
     ),
 )
-_TWICE: Final = said(
-    f"{{{card_of('NEW')}}} is named twice: position={{NEW.fact_position}}", "a card is named twice"
+_TWICE: Final = rule.said(
+    f"{{{rule.card_of('NEW')}}} is named twice: position={{NEW.fact_position}}",
+    "a card is named twice",
 )
 _NAMED: Final = """EXISTS (
       SELECT 1 FROM ledger_devices AS d
@@ -300,7 +291,7 @@ _FOUND_AGAIN: Final = f"""NEW.present = 1 AND {_SAME_MACHINE} AND EXISTS (
       )"""
 _WITHDRAWN: Final = f"""NEW.present = 0 AND OLD.present = 1
         AND (NEW.core_reported, NEW.memory_reported) = (0, 0)
-        AND {unchanged(["node_no", "minor", "device_id", "unique_id", "model", "healthy"])}"""
+        AND {rule.unchanged(["node_no", "minor", "device_id", "unique_id", "model", "healthy"])}"""
 _GONE: Final = f"""{_WITHDRAWN} AND (n.machine_no <> OLD.machine_no OR NOT EXISTS (
         {_DEVICES_TOLD}
         WHERE $says(r.value, device_type, OLD.device_type) AND CASE $text(r.value, device_id)
@@ -328,18 +319,18 @@ _HEALTH: Final = _event_says(
       AND ((OLD.device_id <> '' AND $says(e.body, device_id, OLD.device_id))
         OR ($says(e.body, minor, OLD.minor)
           AND (OLD.device_id = '' OR $text(e.body, device_id) = '')))
-      AND {unchanged(_BUT_HEALTH)}""",
+      AND {rule.unchanged(_BUT_HEALTH)}""",
     of="(n.node_no = OLD.node_no OR n.machine_no = OLD.machine_no)",
 )
 _MACHINE_OF_NODE: Final = (
     "(SELECT n.machine_no FROM ledger_nodes AS n WHERE n.node_no = NEW.node_no)"
 )
 _DEVICES: Final = (
-    rule(
+    rule.rule(
         "ledger_devices_insert",
         "ledger_devices",
         "INSERT",
-        Case(
+        rule.Case(
             f"""NEW.device_no <> {_next("ledger_devices", "device_no")}
       OR $differ((NEW.core_used, NEW.memory_used, NEW.tenants, NEW.exclusive_holders,
         NEW.core_observed, NEW.memory_observed, NEW.observed_holders), (0, 0, 0, 0, 0, 0, 0))
@@ -348,14 +339,14 @@ _DEVICES: Final = (
             _not_brought_in("a device"),
         ),
         _NEGATIVE,
-        Case(_NAMED, _TWICE),
+        rule.Case(_NAMED, _TWICE),
     ),
-    rule(
+    rule.rule(
         "ledger_devices_facts",
         "ledger_devices",
         "UPDATE",
-        Case(
-            f"""NOT {unchanged(["device_no", "machine_no", "device_type"])}
+        rule.Case(
+            f"""NOT {rule.unchanged(["device_no", "machine_no", "device_type"])}
       OR NEW.device_id <> OLD.device_id AND OLD.device_id <> ''
       OR NEW.node_no <> OLD.node_no AND OLD.device_id = '' OR {_LATER}
       OR NOT ({_inventory_says(f"(({_FOUND_AGAIN}) OR ({_GONE}))")}
@@ -363,18 +354,18 @@ _DEVICES: Final = (
             _not_changed("facts of a card"),
         ),
         _NEGATIVE,
-        Case(_NAMED_ANEW, _TWICE),
+        rule.Case(_NAMED_ANEW, _TWICE),
         columns=(
             *("device_no", "machine_no", "node_no", "device_type", "minor", "device_id"),
             *("unique_id", "model", "present", "healthy", "core_reported", "memory_reported"),
             "fact_position",
         ),
     ),
-    rule(
+    rule.rule(
         "ledger_device_health_insert",
         "ledger_device_health",
         "INSERT",
-        Case(
+        rule.Case(
             f"""EXISTS (
     SELECT 1 FROM ledger_device_health
     WHERE position = NEW.position AND device_no = NEW.device_no
@@ -383,9 +374,9 @@ _DEVICES: Final = (
     $body(e)
     WHERE d.device_no = NEW.device_no AND e.position = NEW.position AND e.at_us = NEW.at_us
       AND CASE
-        WHEN {event_is("device.health_changed")}
+        WHEN {rule.event_is("device.health_changed")}
         THEN NEW.healthy = d.healthy AND $says(e.body, reason, NEW.reason)
-        WHEN {event_is("node.lost")} THEN (NEW.healthy, NEW.reason) = (0, 'lost')
+        WHEN {rule.event_is("node.lost")} THEN (NEW.healthy, NEW.reason) = (0, 'lost')
         WHEN {_INVENTORIED}
         THEN NEW.healthy = d.healthy * d.present AND CASE
           WHEN d.present = 0 THEN NEW.reason = 'gone'
@@ -396,7 +387,7 @@ _DEVICES: Final = (
           ELSE NEW.reason = 'returned' END
       END
   )""",
-            no_event("is a change of health"),
+            rule.no_event("is a change of health"),
         ),
     ),
 )
@@ -411,16 +402,16 @@ _CPU_UNNAMED: Final = """(NEW.present, NEW.ref_reported, NEW.core, NEW.socket, N
 _CPU_OBSERVED: Final = f"""{_CPU_UNNAMED} AND EXISTS (
         SELECT 1 FROM $ranges($text(e.body, cpuset), p) WHERE NEW.cpu BETWEEN p.first AND p.last
       )"""
-_CPU_GONE: Final = f"""({_CPU_UNNAMED} AND {unchanged(["node_no"])}
+_CPU_GONE: Final = f"""({_CPU_UNNAMED} AND {rule.unchanged(["node_no"])}
         AND (n.machine_no <> OLD.machine_no OR NOT EXISTS (
         SELECT 1 FROM $each(e.body, cpus, r) WHERE $says(r.value, id, NEW.cpu)
       )))"""
 _CPUS: Final = (
-    rule(
+    rule.rule(
         "ledger_cpus_insert",
         "ledger_cpus",
         "INSERT",
-        Case(
+        rule.Case(
             f"""EXISTS (
     SELECT 1 FROM ledger_cpus WHERE machine_no = NEW.machine_no AND cpu = NEW.cpu
   ) OR NEW.machine_no <> {_MACHINE_OF_NODE}
@@ -430,12 +421,12 @@ _CPUS: Final = (
             _not_brought_in("a CPU"),
         ),
     ),
-    rule(
+    rule.rule(
         "ledger_cpus_facts",
         "ledger_cpus",
         "UPDATE",
-        Case(
-            f"NOT {unchanged(['machine_no', 'cpu'])} OR {_LATER} OR NOT "
+        rule.Case(
+            f"NOT {rule.unchanged(['machine_no', 'cpu'])} OR {_LATER} OR NOT "
             + _inventory_says(f"(({_SAME_MACHINE} AND {_CPU_SAYS}) OR {_CPU_GONE})"),
             _not_changed("facts of a CPU"),
         ),
@@ -444,11 +435,11 @@ _CPUS: Final = (
             *("cpu", "fact_position"),
         ),
     ),
-    rule(
+    rule.rule(
         "ledger_cpus_counters",
         "ledger_cpus",
         "UPDATE",
-        Case(
+        rule.Case(
             """NEW.ref_max <> $max(NEW.ref_reported, NEW.ref_used) OR EXISTS (
     SELECT 1 FROM (
       SELECT count(*) FILTER (WHERE kind = 'granted') AS granted,
@@ -457,9 +448,9 @@ _CPUS: Final = (
       WHERE machine_no = NEW.machine_no AND cpu = NEW.cpu AND closed_at_us IS NULL
     ) AS held WHERE held.granted <> NEW.ref_used OR held.observed <> NEW.ref_observed
   )""",
-            said(
+            rule.said(
                 "what is used of a CPU is the count of its holders:"
-                f" {{{node_name('OLD')}}}/cpu/{{OLD.cpu}}"
+                f" {{{rule.node_name('OLD')}}}/cpu/{{OLD.cpu}}"
             ),
         ),
         columns=("ref_max", "ref_used", "ref_observed"),

@@ -4,44 +4,32 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.store.ddl.rules.rule import (
-    Case,
-    RefusalWords,
-    TableRule,
-    card_of,
-    event_is,
-    no_event,
-    node_name,
-    rule,
-    said,
-    says_holder,
-    unchanged,
-)
+from ledger.store.ddl.rules import rule
 
 FIRST_PHASE: Final = """NEW.phase_position = NEW.position
       AND NEW.phase = CASE NEW.kind WHEN 'granted' THEN 'reserved' ELSE 'observed' END"""
-NOT_OPENED: Final = Case(
+NOT_OPENED: Final = rule.Case(
     f"""NOT EXISTS (
       SELECT 1 FROM ledger_events AS e
       WHERE e.position = NEW.position AND $begins(e.event_type,
         NEW.holder || CASE NEW.kind WHEN 'granted' THEN '.reserved.v' ELSE '.observed.v' END)
       AND {FIRST_PHASE}
     )""",
-    no_event("opens this reservation"),
+    rule.no_event("opens this reservation"),
 )
-OPENED_BEFORE: Final = Case(
+OPENED_BEFORE: Final = rule.Case(
     "EXISTS (SELECT 1 FROM ledger_reservations WHERE position = NEW.position)",
     NOT_OPENED.refusal,
 )
-CLOSED_AT_ONCE: Final = Case(
+CLOSED_AT_ONCE: Final = rule.Case(
     "NEW.closed_position IS NOT NULL OR NEW.lost_position IS NOT NULL",
-    said("a reservation opens before it closes: position {NEW.position}"),
+    rule.said("a reservation opens before it closes: position {NEW.position}"),
 )
-NODE_LOST: Final = Case(
+NODE_LOST: Final = rule.Case(
     "NEW.kind = 'granted' AND n.lost_position IS NOT NULL",
-    said(f"node {{{node_name('NEW')}}} is lost", "the node is lost"),
+    rule.said(f"node {{{rule.node_name('NEW')}}} is lost", "the node is lost"),
 )
-NODE_MOVED: Final = Case(
+NODE_MOVED: Final = rule.Case(
     """NEW.kind = 'granted' AND EXISTS (
       SELECT 1 FROM ledger_nodes AS m
       WHERE m.machine_no = n.machine_no AND m.moved_position IS NOT NULL AND EXISTS (
@@ -49,12 +37,12 @@ NODE_MOVED: Final = Case(
           AND r.node_no = m.node_no AND r.position < m.moved_position
       )
     )""",
-    said(
-        f"node {{{node_name('NEW')}}} has holders from another machine",
+    rule.said(
+        f"node {{{rule.node_name('NEW')}}} has holders from another machine",
         "the node has holders from another machine",
     ),
 )
-_OPENS: Final = rule(
+_OPENS: Final = rule.rule(
     "ledger_reservations_insert",
     "ledger_reservations",
     "INSERT",
@@ -73,12 +61,12 @@ FIXED: Final = (
     *("created_at_us", "opened_at_us", "decided_on", "holder"),
 )
 """The columns of a reservation that never change."""
-ONLY_ENDS: Final = said(
+ONLY_ENDS: Final = rule.said(
     "a reservation only ends, it does not change: position {OLD.position},"
     " {OLD.holder} {OLD.namespace}/{OLD.pod_name}"
 )
 # A witness spoke after the loss, and of the machine on which the Pod got what it holds.
-_CLEARED: Final = f"""{event_is("node.cleared")} AND NEW.phase = 'released'
+_CLEARED: Final = f"""{rule.event_is("node.cleared")} AND NEW.phase = 'released'
           AND NEW.end_reason = 'cleared: ' || $text(e.body, evidence) AND EXISTS (
             SELECT 1 FROM ledger_nodes AS n
             LEFT JOIN ledger_nodes AS w ON w.machine_no = n.machine_no AND w.lost_position IS NULL
@@ -105,12 +93,12 @@ ENDED: Final = f"""EXISTS (
           WHEN OLD.lost_position IS NOT NULL THEN {_CLEARED}
           ELSE NEW.phase IN ('released', 'voided')
             AND $begins(e.event_type, OLD.holder || '.' || NEW.phase || '.v')
-            AND {says_holder("OLD")}
+            AND {rule.says_holder("OLD")}
             AND $says(e.body, reason, NEW.end_reason)
         END
     )"""
 """That an event ends the reservation."""
-NOT_ENDED: Final = no_event(
+NOT_ENDED: Final = rule.no_event(
     "ends the reservation of {OLD.holder} {OLD.namespace}/{OLD.pod_name}",
     "ends this reservation",
     at="NEW.closed_position",
@@ -123,46 +111,46 @@ _NEWEST_BOOT: Final = """(
 _LOST: Final = f"""EXISTS (
     SELECT 1 FROM ledger_events AS e $body(e) JOIN ledger_nodes AS n ON n.node_no = OLD.node_no
     WHERE e.position = NEW.lost_position AND e.position > OLD.position
-      AND {event_is("node.lost")} AND e.at_us = NEW.counted_until_us
+      AND {rule.event_is("node.lost")} AND e.at_us = NEW.counted_until_us
       AND $says(e.body, node_uid, n.node_uid) AND NEW.lost_boot_id = {_NEWEST_BOOT}
   )"""
 IN_PHASE: Final = f"""NEW.phase IN ('bound', 'assigned') AND EXISTS (
       SELECT 1 FROM ledger_events AS e $body(e) JOIN ledger_nodes AS n ON n.node_no = OLD.node_no
       WHERE e.position = NEW.phase_position
         AND $begins(e.event_type, OLD.holder || '.' || NEW.phase || '.v')
-        AND {says_holder("OLD")}
+        AND {rule.says_holder("OLD")}
         AND $says(e.body, node_uid, n.node_uid)
     )"""
 """That an event says the phase."""
-NO_PHASE: Final = no_event(
+NO_PHASE: Final = rule.no_event(
     "says that {OLD.holder} {OLD.namespace}/{OLD.pod_name} is {NEW.phase}",
     "says this phase",
     at="NEW.phase_position",
 )
 _CHANGES: Final = (
-    rule(
+    rule.rule(
         "ledger_reservations_update",
         "ledger_reservations",
         "UPDATE",
-        Case("OLD.closed_position IS NOT NULL", ONLY_ENDS),
-        Case(f"NEW.closed_position IS NOT NULL AND NOT {ENDED}", NOT_ENDED),
+        rule.Case("OLD.closed_position IS NOT NULL", ONLY_ENDS),
+        rule.Case(f"NEW.closed_position IS NOT NULL AND NOT {ENDED}", NOT_ENDED),
     ),
     # Apart from the rule for endings, which name none of these columns.
-    rule(
+    rule.rule(
         "ledger_reservations_fixed",
         "ledger_reservations",
         "UPDATE",
-        Case(f"NOT {unchanged(FIXED)}", ONLY_ENDS),
+        rule.Case(f"NOT {rule.unchanged(FIXED)}", ONLY_ENDS),
         columns=FIXED,
     ),
-    rule(
+    rule.rule(
         "ledger_reservations_lost",
         "ledger_reservations",
         "UPDATE",
-        Case(
+        rule.Case(
             "OLD.lost_position IS NOT NULL OR OLD.closed_position IS NOT NULL"
             f" OR NEW.phase <> 'lost' OR NOT {_LOST}",
-            no_event(
+            rule.no_event(
                 "loses the node of {OLD.holder} {OLD.namespace}/{OLD.pod_name}",
                 "loses the node of this reservation",
                 at="coalesce(NEW.lost_position, 0)",
@@ -171,11 +159,11 @@ _CHANGES: Final = (
         columns=("lost_position", "counted_until_us", "lost_boot_id"),
     ),
     # What is lost or ended keeps the position: another rule asks for the event that says so.
-    rule(
+    rule.rule(
         "ledger_reservations_phase",
         "ledger_reservations",
         "UPDATE",
-        Case(
+        rule.Case(
             f"""NOT CASE
     WHEN NEW.closed_position IS NOT NULL THEN NEW.phase_position = OLD.phase_position
     WHEN NEW.lost_position IS NOT NULL
@@ -189,8 +177,8 @@ _CHANGES: Final = (
 )
 
 
-def _not_asked(more: str = "") -> Case:
-    return Case(
+def _not_asked(more: str = "") -> rule.Case:
+    return rule.Case(
         f"""NOT EXISTS (
       SELECT 1 FROM ledger_reservations AS r JOIN ledger_nodes AS n ON n.node_no = r.node_no
       JOIN ledger_devices AS d ON d.machine_no = n.machine_no
@@ -203,7 +191,7 @@ def _not_asked(more: str = "") -> Case:
           SELECT count(*) FROM ledger_holdings AS h WHERE h.position = NEW.position
         ){more}
     )""",
-        said(
+        rule.said(
             "no reservation at position {NEW.position} asks for this card",
             "no reservation asks for this card",
         ),
@@ -241,53 +229,55 @@ FIXED_HOLDING: Final = (
 """The columns of a holding that never change."""
 _LEFT: Final = "(d.core_reported - d.core_used - d.core_observed)"
 _HELD_CARD: Final = f"""(
-      SELECT {card_of("d")} || ' has ' || {_LEFT} || ' of ' || d.core_reported
+      SELECT {rule.card_of("d")} || ' has ' || {_LEFT} || ' of ' || d.core_reported
         || ' percent core left, ' || NEW.core_percent || ' asked'
       FROM ledger_devices AS d WHERE d.device_no = NEW.device_no
     )"""
 
 
-def not_with_reservation(what: str) -> Case:
+def not_with_reservation(what: str) -> rule.Case:
     """Return the case of a holding that doesn't end with its reservation."""
-    return Case(
+    return rule.Case(
         """NOT EXISTS (
     SELECT 1 FROM ledger_reservations AS r
     WHERE r.position = NEW.position AND r.closed_position = NEW.closed_position
       AND r.closed_at_us = NEW.closed_at_us
   )""",
-        said(f"{what} only ends with its reservation: position {{OLD.position}}"),
+        rule.said(f"{what} only ends with its reservation: position {{OLD.position}}"),
     )
 
 
-def only_closes(table: str, columns: tuple[str, ...], what: str) -> TableRule:
+def only_closes(table: str, columns: tuple[str, ...], what: str) -> rule.TableRule:
     """Return the rule that lets a holding end with its reservation, and change no more."""
     condition, refusal = not_with_reservation(what)
-    changed = f"OLD.closed_position IS NOT NULL OR NOT {unchanged(columns)}"
-    return rule(f"{table}_update", table, "UPDATE", Case(f"{changed} OR {condition}", refusal))
+    changed = f"OLD.closed_position IS NOT NULL OR NOT {rule.unchanged(columns)}"
+    return rule.rule(
+        f"{table}_update", table, "UPDATE", rule.Case(f"{changed} OR {condition}", refusal)
+    )
 
 
 _HOLDINGS: Final = (
-    rule(
+    rule.rule(
         "ledger_holdings_insert",
         "ledger_holdings",
         "INSERT",
-        Case(
+        rule.Case(
             "NEW.core_percent < 0 OR NEW.memory_bytes < 0",
-            said(
+            rule.said(
                 "a holding is never less than nothing: position {NEW.position},"
                 " core_percent={NEW.core_percent}, memory_bytes={NEW.memory_bytes}"
             ),
         ),
-        Case(
+        rule.Case(
             """NEW.closed_position IS NOT NULL OR NEW.closed_at_us IS NOT NULL OR EXISTS (
       SELECT 1 FROM ledger_holdings
       WHERE position = NEW.position AND device_no = NEW.device_no
     )""",
-            said(f"a holding opens once: position {{NEW.position}}, {{{_HELD_CARD}}}"),
+            rule.said(f"a holding opens once: position {{NEW.position}}, {{{_HELD_CARD}}}"),
         ),
     ),
     # Asked once the row is there, for what it takes may not be there.
-    rule("ledger_holdings_take", "ledger_holdings", "INSERT", _not_asked(_AS_SHARED)),
+    rule.rule("ledger_holdings_take", "ledger_holdings", "INSERT", _not_asked(_AS_SHARED)),
     only_closes("ledger_holdings", FIXED_HOLDING, "a holding"),
 )
 
@@ -300,12 +290,12 @@ _MEMORY_FULL: Final = f"(OLD.memory_reported > 0 AND {_MEMORY_LEFT} <= 0)"
 ASKS_NOTHING: Final = f"NEW.tenants > OLD.tenants AND {_CORE_ASKED} = 0 AND {_MEMORY_ASKED} = 0"
 
 
-def full_card(fact: str, card: str = "") -> RefusalWords:
+def full_card(fact: str, card: str = "") -> rule.RefusalWords:
     """Return the words for a card that takes no more."""
-    return said(f"{{{card or card_of('OLD')}}} {fact}", "the card is full")
+    return rule.said(f"{{{card or rule.card_of('OLD')}}} {fact}", "the card is full")
 
 
-def _core(more: str = "") -> RefusalWords:
+def _core(more: str = "") -> rule.RefusalWords:
     """Return the words for a card whose core is short, or that is closed by who is on it."""
     return full_card(
         f"has {{{_CORE_LEFT}}} of {{OLD.core_reported}} percent core left,"
@@ -313,7 +303,7 @@ def _core(more: str = "") -> RefusalWords:
     )
 
 
-def _memory(more: str = "") -> RefusalWords:
+def _memory(more: str = "") -> rule.RefusalWords:
     return full_card(
         f"has {{{_MEMORY_LEFT}}} of {{OLD.memory_reported}} bytes memory left,"
         f" {{{_MEMORY_ASKED}}} asked{more}"
@@ -368,25 +358,27 @@ def clouded(row: str) -> str:
 
 CLOUDED: Final = "may be held by a Pod on an unknown card"
 GRANTS: Final = (
-    Case("OLD.present <> 1", full_card("is gone")),
-    Case("OLD.healthy <> 1", full_card("is unhealthy")),
-    Case(f"{_CORE_ASKED} > {_CORE_LEFT}", _core(_WHY)),
-    Case(f"{_MEMORY_ASKED} > {_MEMORY_LEFT}", _memory(_WHY)),
-    Case("OLD.exclusive_holders > 0", _core(_WHY)),
-    Case(f"{_BY_OTHERS} AND OLD.core_observed >= OLD.core_reported", _core(" (held by others)")),
-    Case(
+    rule.Case("OLD.present <> 1", full_card("is gone")),
+    rule.Case("OLD.healthy <> 1", full_card("is unhealthy")),
+    rule.Case(f"{_CORE_ASKED} > {_CORE_LEFT}", _core(_WHY)),
+    rule.Case(f"{_MEMORY_ASKED} > {_MEMORY_LEFT}", _memory(_WHY)),
+    rule.Case("OLD.exclusive_holders > 0", _core(_WHY)),
+    rule.Case(
+        f"{_BY_OTHERS} AND OLD.core_observed >= OLD.core_reported", _core(" (held by others)")
+    ),
+    rule.Case(
         f"{_BY_OTHERS} AND OLD.memory_reported > 0 AND OLD.memory_observed >= OLD.memory_reported",
         _memory(" (held by others)"),
     ),
-    Case(f"{ASKS_NOTHING} AND {_CORE_LEFT} <= 0", _core()),
-    Case(f"{ASKS_NOTHING} AND {_MEMORY_FULL}", _memory()),
-    Case(
+    rule.Case(f"{ASKS_NOTHING} AND {_CORE_LEFT} <= 0", _core()),
+    rule.Case(f"{ASKS_NOTHING} AND {_MEMORY_FULL}", _memory()),
+    rule.Case(
         "NEW.exclusive_holders > OLD.exclusive_holders AND OLD.tenants + OLD.observed_holders > 0",
         _core(_HOLDERS),
     ),
-    Case(clouded("OLD"), full_card(CLOUDED)),
-    Case(claimed("OLD"), full_card(f"is also {{{_CLAIMED_BY}}}")),
-    Case(unnamed_holder("OLD"), full_card("may be held from before it had an id")),
+    rule.Case(clouded("OLD"), full_card(CLOUDED)),
+    rule.Case(claimed("OLD"), full_card(f"is also {{{_CLAIMED_BY}}}")),
+    rule.Case(unnamed_holder("OLD"), full_card("may be held from before it had an id")),
 )
 """A grant is compared with what the card had left before it, whoever takes it."""
 
@@ -410,23 +402,23 @@ _COUNTERS: Final = (
     *("core_used", "memory_used", "tenants", "exclusive_holders", "core_observed"),
     *("memory_observed", "observed_holders"),
 )
-NOT_THE_SUM: Final = Case(
+NOT_THE_SUM: Final = rule.Case(
     f"""NEW.core_cap <> $max(NEW.core_reported, NEW.core_used)
       OR NEW.memory_cap <> $max(NEW.memory_reported, NEW.memory_used)
       OR ({", ".join(f"NEW.{each}" for each in _COUNTERS)}) <> (
         SELECT {SUMS}
         FROM ledger_holdings AS h WHERE h.device_no = NEW.device_no AND h.closed_at_us IS NULL
       )""",
-    said(
-        f"what is used of a card is the sum of its holdings: {{{node_name('OLD')}}}"
+    rule.said(
+        f"what is used of a card is the sum of its holdings: {{{rule.node_name('OLD')}}}"
         "/{OLD.device_type}/{OLD.minor}"
     ),
 )
-_DEVICES_COUNTERS: Final = rule(
+_DEVICES_COUNTERS: Final = rule.rule(
     "ledger_devices_counters",
     "ledger_devices",
     "UPDATE",
-    Case(
+    rule.Case(
         "NEW.tenants <= OLD.tenants AND NEW.core_used <= OLD.core_used"
         " AND NEW.memory_used <= OLD.memory_used",
         None,
