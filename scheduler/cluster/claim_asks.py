@@ -282,10 +282,12 @@ def _holding(node: NodeOffers, claim: ClaimSeen, allocated: Allocated) -> NodeOf
 def _untold(objects: Documents, told: set[str]) -> Iterator[tuple[str, str]]:
     """Yield nodes with Pods that have who knows what there, by claims that the files don't tell."""
     for pod in objects.of_kind("Pod"):
-        if not (node_of(pod.body) and _entries(pod)) or is_ended(pod.body):
+        by_class = section(pod.body, "status", "extendedResourceClaimStatus")
+        if not (node_of(pod.body) and (_entries(pod) or by_class)) or is_ended(pod.body):
             continue
         made = _made_for(pod)
-        names = (one.get("resourceClaimName") or made.get(one.get("name")) for one in _entries(pod))
+        names = [one.get("resourceClaimName") or made.get(one.get("name")) for one in _entries(pod)]
+        names += [by_class["resourceClaimName"]] if "resourceClaimName" in by_class else []
         if not all(f"{pod.namespace}/{name}" in told for name in names):
             yield node_of(pod.body), f"pod {pod.namespace}/{pod.name} has a claim that is not told"
 

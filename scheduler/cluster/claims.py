@@ -67,13 +67,7 @@ class DraPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraClaim:
-    """
-    An allocated claim.
-
-    Attributes:
-        pods: (name, uid) of those that it is reserved for.
-        others: `resource/name` of what else it is reserved for, such as a PodGroup.
-    """
+    """An allocated claim; reserved for `pods` (name, uid), and `others`, such as a PodGroup."""
 
     namespace: str
     name: str
@@ -85,19 +79,11 @@ class DraClaim:
 
     def state_without(self, ended: Mapping[str, bool]) -> str:
         """Return why no Pod tells of it; `ended`: UID of a Pod of the input -> it has ended."""
-        facts = ["being deleted"] if self.is_deleted else []
-        if self.others:
-            facts.append(f"reserved for {', '.join(self.others)}")
-        elif self.pods:
-            gone = [uid for _, uid in self.pods if uid not in ended]
-            what = "is not there" if len(self.pods) == 1 else "are not there"
-            if not gone:
-                what = "has ended" if len(self.pods) == 1 else "have ended"
-            names = ", ".join(name for name, _ in self.pods)
-            facts.append(f"its Pod{'s' * (len(self.pods) > 1)} {what} ({names})")
-        elif facts:
-            facts.append("no Pod uses it")
-        return ", ".join(facts)
+        what = "has ended" if all(uid in ended for _, uid in self.pods) else "is not there"
+        names = ", ".join(name for name, _ in self.pods)
+        whose = f"its Pod {what} ({names})" if names else ""
+        whose = f"reserved for {', '.join(self.others)}" if self.others else whose
+        return ", ".join(filter(None, ("being deleted" if self.is_deleted else "", whose)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,28 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Final
 
 from msgspec import structs
 
-from ledger.domain.adopted.cards import Found, Part, collect, part_share, whole_share
-from ledger.domain.annotations.kai import (
-    RESERVED,
-    PartAsked,
-    groups_of,
-    keeps_a_place,
-    memory_of,
-    part_asked,
-)
+from ledger.domain.adopted.cards import Found, Part, collect, empty_share, whole_share
+from ledger.domain.annotations.kai import RESERVED, PartAsked, groups_of, keeps_a_place, part_asked
 from ledger.domain.annotations.wire import is_number
-from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, device_in
+from ledger.domain.devices import (
+    WHOLE_PERCENT,
+    DeviceRecord,
+    DeviceShare,
+    bytes_to_ratio,
+    device_in,
+)
 from ledger.domain.kube.object_fields import section, text_in
-from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import TYPE_GPU
 from scheduler.cluster.documents import Document
-
-_KAI: Final = "kai"
 
 
 def part_of(body: Mapping[str, object]) -> PartAsked | None:
@@ -45,83 +40,60 @@ def _texts(body: Mapping[str, object], name: str) -> dict[str, str]:
     return {key: value for key, value in given if isinstance(value, str)}
 
 
-def with_kai_cards(
-    node: NodeFacts, pods: Sequence[Document]
-) -> tuple[NodeFacts, Mapping[str, Found]]:
+def held_by_kai(
+    nodes: Mapping[str, NodeFacts], placed: Sequence[tuple[Document, str]]
+) -> tuple[dict[str, NodeFacts], dict[str, Found]]:
     """
-    Return a node whose cards have the ids that reservation Pods tell, and what its Pods hold so.
+    Return nodes whose cards have the ids that reservation Pods tell, and what Pods hold so, by UID.
 
     A card that no id tells is the next of those without one: their numbers were made up anyway.
     """
-    users: dict[str, list[Document]] = {}
-    keepers: dict[str, Document] = {}
-    for pod in pods:
-        for group in groups_of(_texts(pod.body, "labels")):
-            users.setdefault(group, [])
+    groups: dict[tuple[str, str], list[Document]] = {}
+    told: dict[tuple[str, str], str] = {}
+    for pod, name in placed:
+        for group in groups_of(_texts(pod.body, "labels")) if name in nodes else ():
+            groups.setdefault((name, group), []).append(pod)
             if keeps_a_place(pod.name):
-                keepers[group] = pod
-            else:
-                users[group].append(pod)
-    ids = {
-        group: _texts(pod.body, "annotations").get(RESERVED, "") for group, pod in keepers.items()
-    }
-    taken: set[int] = set()
+                told[name, group] = _texts(pod.body, "annotations").get(RESERVED, "")
+    known, taken = dict(nodes), set[tuple[str, int]]()
     held: dict[str, list[Part]] = {}
-    faults: dict[str, list[str]] = {}
-    for group in sorted(users, key=lambda one: (not ids.get(one), one)):
-        node, card = _card_of(node, ids.get(group, ""), taken)
-        taken.add(-1 if card is None else card.minor)
-        for pod in users[group]:
-            share = (
-                None if card is None else _share(card, part_of(pod.body), memory_of(node.labels))
-            )
-            held.setdefault(pod.uid, []).append((TYPE_GPU, share))
-            if group not in keepers:
-                faults.setdefault(pod.uid, []).append(f"no reservation Pod of group {group}")
-        if card is not None and group in keepers:
-            alone = [] if users[group] else [(TYPE_GPU, whole_share(card, ()))]
-            held[keepers[group].uid] = [*alone]
-    return node, {uid: collect(_KAI, each, faults.get(uid, ())) for uid, each in held.items()}
+    for key in sorted(groups, key=lambda one: (not told.get(one), one)):
+        name = key[0]
+        known[name], card = _card_of(known[name], told.get(key, ""), taken)
+        taken.add((name, -1 if card is None else card.minor))
+        users = [pod for pod in groups[key] if not keeps_a_place(pod.name)]
+        for pod in groups[key]:
+            parts = held.setdefault(pod.uid, [])
+            if pod in users or not users:
+                parts.append((TYPE_GPU, _share(card, pod, known[name].labels)))
+    return known, {uid: collect("kai", parts) for uid, parts in held.items()}
 
 
 def _card_of(
-    node: NodeFacts, told: str, taken: AbstractSet[int]
+    node: NodeFacts, told: str, taken: AbstractSet[tuple[str, int]]
 ) -> tuple[NodeFacts, DeviceRecord | None]:
     minor = int(told) if is_number(told) else -1
-    told = "" if minor >= 0 else told
-    card = device_in(node.devices, TYPE_GPU, minor=minor, device_id=told)
+    card = device_in(node.devices, TYPE_GPU, minor=minor, device_id="" if minor >= 0 else told)
     if card is not None:
         return node, card
     gpus = (each for each in node.devices if each.device_type == TYPE_GPU and not each.device_id)
-    card = next((each for each in gpus if each.minor not in taken), None)
-    if card is None or not told:
+    card = next((each for each in gpus if (node.name, each.minor) not in taken), None)
+    if card is None or not told or minor >= 0:
         return node, card
     named = replace(card, device_id=told, unique_id=True)
     return replace(node, devices=tuple(named if d is card else d for d in node.devices)), named
 
 
-def _share(card: DeviceRecord, asked: PartAsked | None, by_label: int) -> DeviceShare:
+def _share(
+    card: DeviceRecord | None, pod: Document, labels: Mapping[str, str]
+) -> DeviceShare | None:
     """Return what a Pod has of a card; all of it where nobody can say how much."""
-    card = replace(card, memory_bytes=card.memory_bytes or by_label)
-    if asked is None or not (asked.fraction or asked.memory_mib):
-        return structs.replace(whole_share(card, ()), core_percent=0, exclusive=False)
-    share = part_share(card, 0, asked.memory_bytes(card.memory_bytes), ())
-    ratio = int(asked.fraction * WHOLE_PERCENT)
-    return structs.replace(share, memory_ratio_percent=share.memory_ratio_percent or ratio)
-
-
-def held_by_kai(event: PodObserved, found: Mapping[str, Found], node: NodeFacts) -> PodObserved:
-    """Return what a running Pod holds; what KAI gave it in place of what its words say."""
-    one = found.get(event.pod_uid)
-    if one is None:
-        return event
-    models = {device.key: device.model for device in node.devices}
-    return structs.replace(
-        event,
-        source=_KAI,
-        shares=one.shares,
-        device_models=tuple(models[share.key] for share in one.shares),
-        unknown_types=tuple(sorted(one.lost_types)),
-        counted={},
-        faults=(*event.faults, *one.faults),
-    )
+    if card is None or keeps_a_place(pod.name):
+        return None if card is None else whole_share(card, ())
+    asked, text = part_of(pod.body), labels.get("nvidia.com/gpu.memory", "")
+    total = card.memory_bytes or (int(text) << 20 if is_number(text) else 0)
+    memory, ratio = total, WHOLE_PERCENT
+    if asked is not None and (asked.fraction or asked.memory_mib):
+        memory = asked.memory_mib << 20 or int(asked.fraction * total)
+        ratio = bytes_to_ratio(memory, total) or int(asked.fraction * WHOLE_PERCENT)
+    return structs.replace(empty_share(card), memory_bytes=memory, memory_ratio_percent=ratio)

@@ -29,7 +29,7 @@ from scheduler.cluster.claims import Dra, Given, given_by_claims, with_claims
 from scheduler.cluster.constraints import gate_errors
 from scheduler.cluster.documents import Document, Documents, is_ended, node_of
 from scheduler.cluster.dra import dra_of, is_of_dra, is_taint_rule, selects_otherwise
-from scheduler.cluster.kai import held_by_kai, with_kai_cards
+from scheduler.cluster.kai import held_by_kai
 from scheduler.cluster.model import Cluster, Pod, asking
 from scheduler.cluster.one_node import NodeDocuments, read_node, read_witnesses
 from scheduler.cluster.settings import is_of_templates, templates_in
@@ -101,11 +101,7 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         )
         for name, facts in nodes.items()
     }
-    by_kai: dict[str, Found] = {}
-    for name, facts in nodes.items():
-        pods = [document for document, node in placed if node == name]
-        nodes[name], found_there = with_kai_cards(facts, pods)
-        by_kai |= found_there
+    nodes, by_kai = held_by_kai(nodes, placed)
     asked = [_examined(document, vocabulary) for document, _ in placed]
     adopted = [
         _adopt(
@@ -119,9 +115,7 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         for (document, node), (request, errors) in zip(placed, asked, strict=True)
     ]
     adopted = [
-        held_by_kai(_by_claims(event, dra, given), by_kai, nodes[event.node_name])
-        if event.node_name in nodes
-        else event
+        _by_claims(_by_kai(event, by_kai.get(event.pod_uid), nodes), dra, given)
         for event in adopted
     ]
     known = {document.uid for document in objects.of_kind("Pod")}
@@ -134,6 +128,20 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         claims=claims,
         shared_templates=_shared_templates(objects),
         warnings=tuple(warnings),
+    )
+
+
+def _by_kai(event: PodObserved, found: Found | None, nodes: Mapping[str, NodeFacts]) -> PodObserved:
+    if found is None:
+        return event
+    models = {device.key: device.model for device in nodes[event.node_name].devices}
+    return structs.replace(
+        event,
+        source=found.source,
+        shares=found.shares,
+        device_models=tuple(models[share.key] for share in found.shares),
+        unknown_types=tuple(sorted(found.lost_types)),
+        counted={},
     )
 
 

@@ -105,14 +105,14 @@ def test_a_reservation_pod_without_users_holds_its_card(line: CommandLine) -> No
     assert found[0] == (UUIDS[0], [("gpu-reservation-n-a", None)])
 
 
-def test_a_user_without_a_reservation_pod_is_named(line: CommandLine) -> None:
+def test_a_user_without_a_reservation_pod_holds_its_card(line: CommandLine) -> None:
     """It is on a card all the same."""
     path = dumped(line, cards(1), user("alone", "a", gpu_fraction="0.5"))
     told = json.loads(line.run("map", path, "-o", "json").out)
 
     assert told["summary"]["free"] == 0
-    assert told["contradictions"] == [
-        {"object": "Pod team/alone", "text": "no reservation Pod of group a"}
+    assert [one["name"] for one in told["nodes"][0]["groups"][0]["devices"][0]["holders"]] == [
+        "alone"
     ]
 
 

@@ -342,6 +342,19 @@ def test_a_resource_of_a_class_is_given_by_claims(resource: str, line: CommandLi
     assert answer.out.startswith(f"ml/a waits, asks for 1 {resource}; it would get n1 gpu:0")
 
 
+def test_a_pod_whose_claim_by_a_class_is_not_told_closes_its_node(line: CommandLine) -> None:
+    """Nobody knows which device it has: none is given there."""
+    runs = wanting("runs", "example.com/h100")
+    runs["spec"]["nodeName"] = "n1"
+    runs["status"] = {"extendedResourceClaimStatus": {"resourceClaimName": "of-the-scheduler"}}
+
+    found = decided(
+        line, *pure(), served("example.com/h100"), runs, wanting("a", "example.com/h100")
+    )
+
+    assert "pod ml/runs has a claim that is not told" in found["a"]["unschedulable"]["message"]
+
+
 def test_the_newest_class_of_a_resource_counts(line: CommandLine) -> None:
     """Rule: resource.k8s.io, DeviceClass: made later, else the first by name."""
     other = served("example.com/h100", "a-none", "2026-03-02")

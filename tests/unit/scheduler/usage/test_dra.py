@@ -146,8 +146,8 @@ def test_a_claim_that_nobody_uses_keeps_its_card() -> None:
         (("p",), {}, True, "being deleted, its Pod is not there (p)"),
         (("p",), {"q": False}, False, "its Pod is not there (p)"),
         (("p",), {"p": True}, True, "being deleted, its Pod has ended (p)"),
-        (("p", "q"), {"q": True}, False, "its Pods are not there (p, q)"),
-        ((), {}, True, "being deleted, no Pod uses it"),
+        (("p", "q"), {"q": True}, False, "its Pod is not there (p, q)"),
+        ((), {}, True, "being deleted"),
     ],
 )
 def test_a_claim_whose_pods_are_gone_is_the_holder(

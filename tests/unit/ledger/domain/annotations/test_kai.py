@@ -12,24 +12,24 @@ QUEUE = {"kai.scheduler/queue": "q"}
 @pytest.mark.parametrize(
     ("annotations", "has"),
     [
-        ({"gpu-fraction": "0.5"}, (40 << 29, "0.5 of a GPU")),
+        ({"gpu-fraction": "0.5"}, (0.5, 0, "0.5 of a GPU")),
         (
             {"gpu-fraction": ".25", "gpu-fraction-num-devices": "2"},
-            (10 << 30, ".25 of each of 2 GPUs"),
+            (0.25, 0, ".25 of each of 2 GPUs"),
         ),
-        ({"gpu-memory": "4000"}, (4000 << 20, "4000 MiB of a GPU")),
-        ({"gpu-fraction": "half"}, (0, "half of a GPU")),
-        ({"gpu-fraction": "1e999999999"}, (0, "1e999999999 of a GPU")),
-        ({"gpu-fraction": "2"}, (0, "2 of a GPU")),
-        ({"gpu-memory": "4Gi"}, (0, "4Gi MiB of a GPU")),
+        ({"gpu-memory": "4000"}, (0, 4000, "4000 MiB of a GPU")),
+        ({"gpu-fraction": "half"}, (0, 0, "half of a GPU")),
+        ({"gpu-fraction": "1e999999999"}, (0, 0, "1e999999999 of a GPU")),
+        ({"gpu-fraction": "2"}, (0, 0, "2 of a GPU")),
+        ({"gpu-memory": "4Gi"}, (0, 0, "4Gi MiB of a GPU")),
     ],
 )
-def test_what_is_asked_of_a_card(annotations: dict[str, str], has: tuple[int, str]) -> None:
-    """Of one of 40 GiB; what can't be read is nothing, and said."""
+def test_what_is_asked_of_a_card(annotations: dict[str, str], has: tuple[float, int, str]) -> None:
+    """What can't be read is nothing, and said."""
     found = part_asked(annotations, QUEUE, "kai-scheduler")
 
     assert found is not None
-    assert (found.memory_bytes(40 << 30), found.text) == has
+    assert (float(found.fraction), found.memory_mib, found.text) == has
 
 
 @pytest.mark.parametrize(
