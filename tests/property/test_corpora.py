@@ -30,8 +30,10 @@ PLAIN: Final = {
     "gpushare": {},
     "mgpu": {},
     "dra": {},
+    "rdma": {},
+    "fpga": {},
 }
-"""How a Pod asks for one whole card, by who hands it out; nothing where amounts or claims do.
+"""How a Pod asks for one whole card, by who hands it out; of amounts and claims nothing.
 
 Of all others, HAMi too, by the unit that the plugin counts.
 """
@@ -53,16 +55,19 @@ def test_as_many_cards_are_gettable_as_plain_pods_of_one_card_are_given(
 
 def of_gettable(line: CommandLine, dump: Path) -> Iterator[str]:
     """Yield the nodes of which a simulation gives another number of cards than the map has."""
-    there = json.loads(line.run("map", str(dump), "-o", "json").out)["nodes"]
     items = [each for each in items_of(dump) if not waits(each)]
-    wanted = Counter[tuple[str, str]]()
-    for node in there:
+    there: dict[str, tuple[Json, dict[str, str], list[Json]]] = {}
+    for node in json.loads(line.run("map", str(dump), "-o", "json").out)["nodes"]:
         for group in node["groups"]:
-            if plain_request(group):
-                wanted[node["node"], group["system"]] += most(group["gettable"]) + ONE_MORE
-    for (node, system), number in wanted.items():
-        (units,) = {json.dumps(plain_request(group)) for group in groups_of(there, node, system)}
-        items += (asking(f"{system}-{each}", node, json.loads(units)) for each in range(number))
+            if request := plain_request(group):
+                unit = f"a{len(there)}"
+                for name, (other, asked, _) in there.items():
+                    if (other["node"], asked) == (node["node"], request):
+                        unit = name
+                there.setdefault(unit, (node, request, []))[2].append(group["gettable"])
+    for unit, (node, request, said) in there.items():
+        number = sum(map(most, said)) + ONE_MORE
+        items += (asking(f"{unit}-{each}", node["node"], request) for each in range(number))
     path = line.ledger.with_name("asked.json")
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}), "utf-8")
     answer = line.run("simulate", str(path), "--now", NOW, "-o", "json")
@@ -70,29 +75,14 @@ def of_gettable(line: CommandLine, dump: Path) -> Iterator[str]:
         yield from unless_unreadable(answer)
         return
     given = Counter(
-        (each["node"], each["name"].rpartition("-")[0].removeprefix(f"{each['node']}-"))
+        each["name"].partition("-")[0]
         for each in json.loads(answer.out)["placements"]
         if each["namespace"] == ASKERS and each["node"]
     )
-    for node, system in wanted:
-        (there_of,) = [each for each in there if each["node"] == node]
-        if there_of["closed_because"] == ["not ready"]:
-            continue
-        said = [group["gettable"] for group in groups_of(there, node, system)]
+    for unit, (node, request, said) in there.items():
         low, high = sum(map(least, said)), sum(map(most, said))
-        if not low <= given[node, system] <= high:
-            yield f"{node}/{system}: {given[node, system]} are given, gettable are {said}"
-
-
-def groups_of(there: list[Json], node: str, system: str) -> list[Json]:
-    """Return the groups of a node that one system hands out whole or by amounts."""
-    return [
-        group
-        for each in there
-        if each["node"] == node
-        for group in each["groups"]
-        if group["system"] == system and plain_request(group)
-    ]
+        if not low <= given[unit] <= high and node["closed_because"] != ["not ready"]:
+            yield f"{node['node']}, {request}: {given[unit]} are given, gettable are {said}"
 
 
 def plain_request(group: Json) -> dict[str, str]:
@@ -113,7 +103,7 @@ def asking(name: str, node: str, limits: dict[str, str]) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": f"{node}-{name}", "namespace": ASKERS},
+        "metadata": {"name": name, "namespace": ASKERS},
         "spec": {
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
             "containers": [{"name": "main", "image": "i", "resources": {"limits": limits}}],
