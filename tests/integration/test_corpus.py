@@ -274,6 +274,7 @@ def test_what_waits_exists() -> None:
     }
     for part in ("gettable", "why-as-simulate"):  # tests/property/test_corpora.py
         cases |= {f"{part} {case.values[0]}" for case in every_dump()}
+    cases |= {case for case in WAITING if case.startswith("random ")}  # of random clusters
     for dump in dumps("claims"):
         cases |= command_lines(truth_of(dump)["claims"], dump).keys()
 
