@@ -75,7 +75,28 @@ def minimal_set(
                 what_if.lift(holder)
                 needed.append(holder)
         lifted = needed
+        if len(needed) > 1 and (one := _alone(request, what_if, node, needed, staying)):
+            return [one]
         return sorted(needed, key=lambda holder: holder.path)
     finally:
         for holder in lifted:
             what_if.put_back(holder)
+
+
+def _alone(
+    request: PodRequest, what_if: WhatIf, node: int, lifted: list[Holder], ending: list[Holder]
+) -> Holder | None:
+    """Return one of these whose end alone makes room; what was lifted is so afterwards."""
+
+    def fits_without(holder: Holder) -> bool:
+        what_if.lift(holder)
+        fits = what_if.fits_on(request, node)
+        what_if.put_back(holder)
+        return fits
+
+    for holder in lifted:
+        what_if.put_back(holder)
+    found = next(filter(fits_without, ending), None)
+    for holder in lifted:
+        what_if.lift(holder)
+    return found

@@ -55,3 +55,26 @@ def test_a_bound_is_told() -> None:
 
     assert found is not None
     assert (len(found.holders), found.node, was_cut) == (2, 0, True)
+
+
+def test_one_that_makes_room_alone_ends_in_place_of_several() -> None:
+    """Two halves of a card, and another card's one half, which is as large as either."""
+    halves = [("a", 0), ("b", 0), ("c", 1)]
+    holders = [
+        Holder(node=0, held=running(name, held(minor, 50), cpu_milli=0)) for name, minor in halves
+    ]
+    what_if = WhatIf([gpu_node("n0", 2)], holders, SchedulingSettings())
+
+    found, _ = smallest_ending(wants(1), what_if, decisions_max=DECISIONS)
+
+    assert found is not None
+    assert [holder.path for holder in found.holders] == ["default/c"]
+    assert [holder.path for holder in what_if.on(0)] == ["default/a", "default/b", "default/c"]
+
+
+def test_who_keeps_a_place_for_others_is_not_named() -> None:
+    """A reservation Pod of KAI's goes with those who use its card (docs/contracts/kai.md)."""
+    keeper = running("gpu-reservation-n0-a", held(0, 100), cpu_milli=0)
+    what_if = WhatIf([gpu_node("n0", 1)], [Holder(node=0, held=keeper)], SchedulingSettings())
+
+    assert smallest_ending(wants(1), what_if, decisions_max=DECISIONS) == (None, False)
