@@ -10,6 +10,7 @@ from tests.support.guest.machine import Guest
 SAMPLE_STEPS = 20
 CAMPAIGN_STEPS = 168
 """By four seeds on three machines: 2,000 in all."""
+BUSY_STEPS = 30
 
 
 @pytest.mark.parametrize("seed", [2, 3], ids=["without kubelet's policy", "beside it"])
@@ -23,3 +24,9 @@ def test_a_sample_of_steps(machine: Guest, seed: int) -> None:
 def test_the_campaign_of_steps(machine: Guest, seed: int) -> None:
     """The same, 2,000 steps long on all machines together."""
     judge(machine, *run_steps(machine, seed, CAMPAIGN_STEPS), CAMPAIGN_STEPS)
+
+
+@pytest.mark.slow
+def test_steps_beside_containers_that_never_rest(machine: Guest) -> None:
+    """The same while every container computes without a pause, each on as many CPUs as it may."""
+    judge(machine, *run_steps(machine, 30, BUSY_STEPS, "busy"), BUSY_STEPS)

@@ -4,7 +4,7 @@ Random steps of Pods on real cgroups: what is on the disk after each equals what
 Runs in the guest, as root. This module plays the scheduler (who gets which CPUs) and kubelet; our
 own planner and writer do the rest. Whether what they did is right is judged here by plain sets.
 
-    python -m tests.support.guest.cpu_steps FORM RELEASE SEED STEPS CLAIMS [systemd]
+    python -m tests.support.guest.cpu_steps FORM RELEASE SEED STEPS CLAIMS [systemd | busy]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypedDict
 
@@ -49,6 +50,11 @@ PODS_MAX: Final = 8
 ROUNDS_MAX: Final = 8
 FOLLOWS_SECONDS: Final = 30.0
 EFFECTIVE: Final = {"v1": "cpuset.effective_cpus", "v2": "cpuset.cpus.effective"}
+LIMIT_MICROSECONDS: Final = 100
+"""Of a CFS quota for each thousandth of a CPU: its period is 100 ms."""
+_LIMIT: Final = {"v1": "cpu.cfs_quota_us", "v2": "cpu.max"}
+_OF_PARTITIONS: Final = (("cpuset.cpus.exclusive", ""), ("cpuset.cpus.partition", "member"))
+"""The files of a partition, and what the kernel says in them without one."""
 KUBE_QOS: Final = {
     "LSE": "Guaranteed",
     "LSR": "Guaranteed",
@@ -67,7 +73,7 @@ class Came(TypedDict):
     Everything of one run.
 
     `slowest`: seconds that a step took to be in force; `alone`: containers of LSE Pods; `left`:
-    what giving back left narrow; `switches`: to containers' processes, `ran` of them on CPUs of
+    what giving back left as it was; `switches`: to containers' processes, `ran` of them on CPUs of
     others; `rewritten`: what systemd changed as it read its units again.
     """
 
@@ -245,15 +251,48 @@ class World:
                         f" right={text_of(wanted)}"
                     )
 
-    def narrow(self) -> Iterator[str]:
-        """Yield the containers that lack shared CPUs; kubelet's own do, always."""
-        pinned = {pod.uid for pod in self.pods.values() if pod.kind == "kubelet"}
-        for uid in sorted(self.pods.keys() - pinned):
-            for folder in self.tree.folders(uid).values():
-                if not self.online - self.own() <= cpus_of(
-                    (folder / EFFECTIVE[self.form]).read_text()
-                ):
-                    yield str(folder)
+    def left(self) -> Iterator[str]:
+        """Yield what is not as if we had never been here; kubelet's Pods keep their CPUs."""
+        pinned = [pod for pod in self.pods.values() if pod.kind == "kubelet"]
+        shared = self.online.difference(*(pod.cpus for pod in pinned))
+        for pod in self.pods.values():
+            right = pod.cpus & self.online if pod in pinned else shared
+            for name, folder in self.tree.folders(pod.uid).items():
+                usable = frozenset(cpus_of((folder / EFFECTIVE[self.form]).read_text()))
+                if usable != right:
+                    yield (
+                        f"{pod.kind} {pod.uid[:8]} {name}: usable={text_of(usable)},"
+                        f" right={text_of(right)}"
+                    )
+        for file, none in (
+            (cgroup / name, none) for cgroup in self._cgroups() for name, none in _OF_PARTITIONS
+        ):
+            if file.exists() and (got := file.read_text().strip()) != none:
+                yield f"{file}: {got}"
+        for file, limit in self.limits():
+            if (got := file.read_text().split()[0]) != limit:
+                yield f"{file}: {got}, kubelet wrote {limit}"
+
+    def limits(self) -> Iterator[tuple[Path, str]]:
+        """Yield each CFS quota of Pods with CPUs of their own: its file, and kubelet's value."""
+        top, file = self.tree.tops[-1], _LIMIT[self.form]
+        for pod in self.pods.values():
+            limit = self.limit_milli(pod) * LIMIT_MICROSECONDS
+            if pod.kind not in {"LSE", "LSR"} or not limit:
+                continue
+            for name in self.tree.folders(pod.uid):
+                yield top / self.tree.container_path(pod.uid, name) / file, str(limit)
+            yield top / self.tree.pod_path(pod.uid) / file, str(limit * len(pod.containers))
+
+    def limit_milli(self, pod: Granted) -> int:
+        """Return the CPU limit of each container of a Pod."""
+        return 2000 // len(pod.containers) if pod.cpus and pod.kind != "kubelet" else 0
+
+    def _cgroups(self) -> Iterator[Path]:
+        yield self.tree.tree
+        for uid in self.pods:
+            yield self.tree.tops[0] / self.tree.pod_path(uid)
+            yield from self.tree.folders(uid, with_sandbox=True).values()
 
     def in_partitions(self) -> set[str]:
         """Return the Pods whose CPUs the kernel itself keeps from all others."""
@@ -275,7 +314,11 @@ class World:
             status=ResourceStatus(cpuset=EMPTY if pinned else own),
             containers=tuple(
                 ContainerPlanned(
-                    name=name, id=made[name], whole_cpus=pinned, given=own if pinned else EMPTY
+                    name=name,
+                    id=made[name],
+                    whole_cpus=pinned,
+                    given=own if pinned else EMPTY,
+                    limit_milli=self.limit_milli(pod),
                 )
                 for name in pod.containers
                 if name in made
@@ -502,7 +545,7 @@ def run(world: World, binder: Binds, seed: int, steps: int) -> Came:
             world.bring()
         binder.give_back()
         came |= {"writes": binder.writes, "rounds": binder.rounds, "acts": dict(acts)}
-        came["left"] = list(world.narrow())
+        came["left"] = list(world.left())
     finally:
         for cpu in EVERY - world.online:
             Path(SWITCH.format(cpu)).write_text("1")
@@ -513,7 +556,10 @@ def run(world: World, binder: Binds, seed: int, steps: int) -> Came:
 if __name__ == "__main__":
     of_form, release, of_seed, many, file, *more = sys.argv[1:]
     major, minor = map(int, release.split("."))
-    made = World(
-        of_form, (major, minor), int(of_seed), Path(file), SystemdTree if more else KubeletTree
-    )
+    trees: dict[str, Callable[[str, OnStart], KubeletTree]] = {
+        "": KubeletTree,
+        "systemd": SystemdTree,
+        "busy": partial(KubeletTree, idle=0.0),
+    }
+    made = World(of_form, (major, minor), int(of_seed), Path(file), trees["".join(more)])
     json.dump(run(made, Binder(made), int(of_seed), int(many)), sys.stdout)

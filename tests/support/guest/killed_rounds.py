@@ -28,8 +28,7 @@ from tests.support.guest.kubelet_tree import write
 KILLS: Final = 12
 """Of binding, and as many of giving back."""
 ROUNDS_MAX: Final = 5
-_LIMITS: Final = {"v1": ("cpu.cfs_quota_us", "200000", "-1"), "v2": ("cpu.max", "200000", "max")}
-"""The file of a CFS quota, one that a Pod has before, and none."""
+_NO_LIMIT: Final = {"v1": "-1", "v2": "max"}
 
 
 class Killed(TypedDict):
@@ -91,7 +90,7 @@ def run(world: World, state: Path) -> Killed:
                 if allowed:
                     came["wrong"] += [what + each for each in (*world.wrong(), *_limited(world))]
                 else:
-                    came["left"] += [what + each for each in world.narrow()]
+                    came["left"] += [what + each for each in world.left()]
         came |= {"binding": dict(killed[True]), "giving_back": dict(killed[False])}
     finally:
         world.switches.end()
@@ -144,22 +143,15 @@ def _die(world: World, state: Path, place: int, *, allowed: bool) -> None:
 
 
 def _limit(world: World) -> None:
-    """Give each Pod with CPUs of its own the quota that kubelet gives it."""
-    for file, limit, _ in _limits(world):
+    """Write the quotas that kubelet writes, those of Pods before those of their containers."""
+    for file, limit in reversed([*world.limits()]):
         write(file, limit)
 
 
 def _limited(world: World) -> Iterator[str]:
-    for file, _, none in _limits(world):
-        if file.read_text().split()[0] != none:
+    for file, _ in world.limits():
+        if file.read_text().split()[0] != _NO_LIMIT[world.form]:
             yield f"{file}: {file.read_text()}"
-
-
-def _limits(world: World) -> Iterator[tuple[Path, str, str]]:
-    name, limit, none = _LIMITS[world.form]
-    for pod in world.pods.values():
-        if pod.kind in {"LSE", "LSR"}:
-            yield world.tree.tops[-1] / world.tree.pod_path(pod.uid) / name, limit, none
 
 
 if __name__ == "__main__":

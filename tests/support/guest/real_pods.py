@@ -266,7 +266,7 @@ class RealWorld(World):
             self._made,
             qos=kind if kind in {"LSE", "LSR", "LS", "BE"} else "",
             cpus=",".join(map(str, sorted(cpus))),
-            milli=_milli(kind, cpus, containers),
+            milli=self.limit_milli(made),
             limit=KUBE_QOS[kind] == "Guaranteed",
         )
         del told["status"]
@@ -300,6 +300,15 @@ class RealWorld(World):
         ids = self.tree.pods[made.uid].containers
         return [self.tree.processes[ids[name]] for name in made.containers]
 
+    def limit_milli(self, pod: Granted) -> int:
+        """Return what each container of a Pod asks for, and if it has a limit is limited to."""
+        if KUBE_QOS[pod.kind] == "BestEffort":
+            return 0
+        if pod.kind == "kubelet":
+            return 1000
+        # Kubelet's policy pins a container with whole CPUs itself.
+        return len(pod.cpus) * 500 // len(pod.containers) or 100
+
     def _start(self, pod: Granted, name: str) -> None:
         self.tree.start(pod.uid, name)
 
@@ -329,15 +338,6 @@ class RealWorld(World):
         self.node_world.runs(*self._told.values())
 
 
-def _milli(kind: str, cpus: frozenset[int], containers: int) -> int:
-    if KUBE_QOS[kind] == "BestEffort":
-        return 0
-    if kind == "kubelet":
-        return 1000
-    # Kubelet's policy pins a container with whole CPUs itself.
-    return len(cpus) * 500 // containers or 100
-
-
 class Process:
     """What binds here is the process; it is only waited for."""
 
@@ -362,7 +362,7 @@ class Process:
         until(lambda: node.condition().get("reason") == "Bound", "the Node does not say so")
         until(lambda: node.label() == "true", "the Node does not say so")
         node.allow(bind=False)
-        until(lambda: not any(self._world.narrow()), "not all is given back")
+        until(lambda: not any(self._world.left()), "not all is given back")
         until(lambda: node.label() is None, "the Node still says that it binds")
 
 
