@@ -306,8 +306,8 @@ class RealWorld(World):
             return 0
         if pod.kind == "kubelet":
             return 1000
-        # Kubelet's policy pins a container with whole CPUs itself.
-        return len(pod.cpus) * 500 // len(pod.containers) or 100
+        # Kubelet's policy pins a container that asks for whole CPUs.
+        return len(pod.cpus) * 450 // len(pod.containers) or 100
 
     def _start(self, pod: Granted, name: str) -> None:
         self.tree.start(pod.uid, name)
