@@ -144,6 +144,8 @@ class World:
         self._made = 0
         self._claimed: dict[str, Claim] = {}
         self._claims_written = 0
+        self._listed = set[str]()
+        self.all_listed = form == "v1"  # runc writes its parent's
         self.claim()
 
     def step(self) -> str:
@@ -256,8 +258,10 @@ class World:
         pinned = [pod for pod in self.pods.values() if pod.kind == "kubelet"]
         shared = self.online.difference(*(pod.cpus for pod in pinned))
         for pod in self.pods.values():
-            right = pod.cpus & self.online if pod in pinned else shared
             for name, folder in self.tree.folders(pod.uid).items():
+                right = shared if self.has_list(pod, name) else frozenset(self.online)
+                if pod in pinned:
+                    right = pod.cpus & self.online
                 usable = frozenset(cpus_of((folder / EFFECTIVE[self.form]).read_text()))
                 if usable != right:
                     yield (
@@ -272,6 +276,10 @@ class World:
         for file, limit in self.limits():
             if (got := file.read_text().split()[0]) != limit:
                 yield f"{file}: {got}, kubelet wrote {limit}"
+
+    def has_list(self, pod: Granted, name: str) -> bool:
+        """Tell whether kubelet or runc wrote a list of CPUs into a container's cgroup."""
+        return self.all_listed or self.tree.pods[pod.uid].containers[name] in self._listed
 
     def limits(self) -> Iterator[tuple[Path, str]]:
         """Yield each CFS quota of Pods with CPUs of their own: its file, and kubelet's value."""
@@ -439,6 +447,7 @@ class World:
             if pod.kind != "kubelet":
                 for name in self.tree.folders(pod.uid):
                     self.tree.update(pod.uid, name, text_of(left))
+                    self._listed.add(self.tree.pods[pod.uid].containers[name])
 
 
 def opened(world: World, made: type[Kubepods] = Kubepods) -> Kubepods:

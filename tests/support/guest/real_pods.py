@@ -195,6 +195,7 @@ class RealWorld(World):
         kubelet: Kubelet,
     ) -> None:
         super().__init__(form, kernel, seed, claims, tree)
+        self.all_listed = self.static  # kubelet writes its pool
         self.rides = True  # best effort Pods may, as long as nobody measures the load
         self.node_world = node
         self.nri = nri
