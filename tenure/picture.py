@@ -100,6 +100,7 @@ def picture_of_ledger(source: Ledger, at_us: int | None, sight: Sight = EVERYBOD
             described=described,
             labels=labels,
             cut=cut,
+            taken=unnamed_queries.pods_by_node(connection, when),
             users={by_claims[each]: names_of(some) for each, some in consumers.items()},
             at_us=at_us,
         )

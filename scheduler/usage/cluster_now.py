@@ -42,6 +42,7 @@ from scheduler.usage.once import once, open_ended
 from scheduler.usage.picture import (
     CLAIMED_TWICE,
     LOST,
+    OVER_HELD,
     UNUSED,
     CardGroup,
     Contradicted,
@@ -97,6 +98,7 @@ class _NodeParts:
         twice: ids that another machine claims too.
         lost_holders, unlisted: of devices that the node does not list, and the ids of these.
         is_cut, hides_cards: nobody can say what some Pods hold there, which may be cards.
+        places: how many Pods are there, whatever they hold.
         told: where its labels and what it offers contradict each other.
     """
 
@@ -121,6 +123,7 @@ class _NodeParts:
     is_cut: bool = False
     hides_cards: bool = False
     told: list[str] = field(default_factory=list)
+    places: int = 0
 
     def __post_init__(self) -> None:
         """Add the cards that a node's plugin knows and does not offer."""
@@ -194,6 +197,8 @@ def cluster_now_of_objects(
         unreadable: object and text of what was left out of it.
     """
     users = {one.claim_uid: names_of(one.consumers) for one in claims}
+    observed = list(observed)
+    places = Counter(event.node_uid for event in observed)
     observed = [*observed, *map(claim_as_observed, claims)]
     accounts = granting_nodes(nodes)
     parts = [
@@ -210,6 +215,7 @@ def cluster_now_of_objects(
             closed=_closed_of(node),
             systems=node.systems if accounts[number] == number else NO_SYSTEMS,
             labels=node.labels if accounts[number] == number else {},
+            places=places[node.uid],
         )
         for number, node in enumerate(nodes)
     ]
@@ -239,6 +245,7 @@ def cluster_now_of_ledger(
     described: Mapping[str, RecordedNode],
     labels: Mapping[str, Mapping[str, str]],
     cut: Mapping[str, bool] | None = None,
+    taken: Mapping[str, int] | None = None,
     users: Mapping[str, tuple[str, ...]] | None = None,
     at_us: int | None = None,
 ) -> Picture:
@@ -252,6 +259,7 @@ def cluster_now_of_ledger(
         labels: likewise its labels, of nodes that offer devices by number.
         cut: UIDs of the nodes with Pods of which nobody can say what they hold by number or claim,
             and whether that may be cards.
+        taken: UID of a node -> how many Pods are there.
         users: UID of a claim -> the names of the Pods that use it.
         at_us: that moment; None = now.
     """
@@ -314,6 +322,8 @@ def cluster_now_of_ledger(
         if uid in account_of:
             part = account_of[uid]
             part.is_cut, part.hides_cards = True, part.hides_cards or has_cards
+    for uid, part in parts.items():
+        part.places = (taken or {}).get(uid, 0)
     return _picture(list(parts.values()), account_of, list(pods), DEFAULT_VOCABULARY)
 
 
@@ -534,6 +544,10 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         and (amount or part.asked[name])
     }
     cards, sums, told = once([g for g in groups if g.device_type == TYPE_GPU], part.labels)
+    if part.terms.pods_max is not None:
+        left = max(0, part.terms.pods_max - part.places)
+        cards = [replace(each, gettable=each.gettable.cut(left)) for each in cards]
+        sums = replace(sums, gettable=sums.gettable.cut(left))
     part.told += told
     return NodeNow(
         name=part.name,
@@ -610,7 +624,9 @@ def _device(part: _NodeParts, device: DeviceRecord) -> DeviceNow:
         id=device.device_id,
         minor=device.minor,
         healthy=closed is None or others is not None,
-        closed=others or closed or (CLAIMED_TWICE if is_twice else None),
+        closed=others
+        or closed
+        or (CLAIMED_TWICE if is_twice else OVER_HELD if _is_over_held(part, device) else None),
         holders=tuple(held.holder for held in part.held.get(device.key, ())),
         capacity_percent=device.core_percent,
     )
@@ -653,22 +669,26 @@ def _is_served(part: _NodeParts, name: str) -> bool:
 
 def _doubles(part: _NodeParts) -> Iterator[Double]:
     for device in part.devices:
-        held = part.held.get(device.key, ())
-        core = sum(each.core_percent for each in held)
-        memory = sum(each.memory_bytes for each in held)
-        alone = any(each.holder.whole for each in held)
-        more_core, more_memory = part.systems.excess(device)
-        if len(held) > 1 and (
-            alone
-            or core > (device.core_percent or WHOLE_PERCENT) + more_core
-            or (device.memory_bytes and memory > device.memory_bytes + more_memory)
-        ):
+        if _is_over_held(part, device):
             yield Double(
                 node=part.name,
                 id=device.device_id,
                 minor=device.minor,
-                holders=tuple(each.holder.path for each in held),
+                holders=tuple(each.holder.path for each in part.held[device.key]),
             )
+
+
+def _is_over_held(part: _NodeParts, device: DeviceRecord) -> bool:
+    held = part.held.get(device.key, ())
+    core = sum(each.core_percent for each in held)
+    memory = sum(each.memory_bytes for each in held)
+    alone = any(each.holder.whole for each in held)
+    more_core, more_memory = part.systems.excess(device)
+    return len(held) > 1 and bool(
+        alone
+        or core > (device.core_percent or WHOLE_PERCENT) + more_core
+        or (device.memory_bytes and memory > device.memory_bytes + more_memory)
+    )
 
 
 def _contradicted(part: _NodeParts) -> Iterator[Contradicted]:

@@ -21,6 +21,8 @@ CLAIMED_TWICE: Final = "claimed twice"
 """Why a card is closed that two machines list, as the views of a ledger say it."""
 UNUSED: Final = "no Pod uses it"
 """The state of a claim that holds on, where nobody knows more."""
+OVER_HELD: Final = "over-held"
+"""Why a card is closed whose holders have more than there is of it."""
 Mode = Literal["whole", "replicas", "slices", "shares"]
 """How a group's cards are handed out: whole, as replicas or slices of them, or by amounts."""
 
@@ -36,6 +38,11 @@ class Many:
     def exact(self) -> int | None:
         """Return the number where it is known, else None."""
         return self.least if self.least == self.most else None
+
+    def cut(self, most: int) -> Many:
+        """Return so many, but no more than that."""
+        least = min(self.least, most)
+        return Many(least=least, most=most if self.most is None else min(self.most, most))
 
     def __add__(self, other: Many) -> Many:
         """Return how many there are of both together."""
@@ -482,7 +489,7 @@ def shared_out(asked: Sequence[int], room: int) -> list[Fraction]:
 def _part(card: DeviceNow) -> Parts:
     held = _allocated(card)
     left = card.capacity_percent - held
-    is_good = card.is_good or card.closed == CLAIMED_TWICE
+    is_good = card.is_good or card.closed in {CLAIMED_TWICE, OVER_HELD}
     if not is_good or any(holder.lost for holder in card.holders):
         return Parts(allocated=held, closed=left)
     return Parts(allocated=held, stranded=left) if card.holders else Parts(idle=left)

@@ -28,7 +28,6 @@ from ledger.domain.request.card_names import (
     cut_of,
     number_in,
     product_of,
-    stands_for_cards,
 )
 from ledger.domain.resources import GPU_NAMES, NVIDIA_GPU, TYPE_GPU
 from ledger.domain.systems import UNHEALTHY, DeviceSystems
@@ -106,7 +105,7 @@ def plugged(
 
 def is_cut(node: Plugged) -> bool:
     """Tell whether cards are not units of NVIDIA's: parts, others' cards, or not offered at all."""
-    found = [name for name in node.names if stands_for_cards(name) and node.there(name)]
+    found = [name for name in node.names if node.there(name) and cut_of(name, node.labels)]
     parts = found != [NVIDIA_GPU] or are_parts(node.labels, node.offers)
     return parts if found else node.is_alone and any(not_offered(node.labels))
 

@@ -57,6 +57,7 @@ from ledger.domain.kube.node_objects import NO_WITNESSES, KubeletReports
 from ledger.domain.kube.pod_spec import ContainerSpec, PodSpec, read_pod
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.extended import PLAIN_CARDS
 from ledger.domain.request.normalise import gpu_demands, snapshot_of
 from ledger.domain.request.requests import DeviceDemand, is_whole
 from ledger.domain.systems import VOLCANO, SystemPart
@@ -118,7 +119,7 @@ def adopt(
     cpus = _cpus(spec, witnesses)
     parts, of_parts = _vgpus(spec, node)
     known = {share.device_type for share in found.shares}
-    unknown = (_asked_types(spec) - known - found.unlisted_types) | found.lost_types
+    unknown = (_asked_types(spec, node) - known - found.unlisted_types) | found.lost_types
     models = {device.key: device.model for device in node.devices}
     return PodObserved(
         pod_uid=spec.uid,
@@ -279,12 +280,15 @@ def _whole_answer(found: Found, asker: Asker) -> Found:
     )
 
 
-def _asked_types(spec: PodSpec) -> frozenset[str]:
+def _asked_types(spec: PodSpec, node: NodeFacts) -> frozenset[str]:
+    """Return the types of what a Pod asks for, but of cards that another vendor's plugin counts."""
+    apart = PLAIN_CARDS if node.dialects is not None else ()
     return frozenset(
         device_type
         for container in spec.containers
         for name, quantity in container.requests.items()
-        if quantity and (device_type := spec.vocabulary.device_type_of(name)) is not None
+        if quantity and name not in apart
+        if (device_type := spec.vocabulary.device_type_of(name)) is not None
     )
 
 

@@ -121,9 +121,9 @@ _BIND_POLICIES: Final = {
 """A node's policy -> the same in a Pod's words."""
 
 _UNREADY: Final = {"False": TAINT_NOT_READY, "Unknown": TAINT_UNREACHABLE}
+"""What the condition Ready says -> the taint that goes with it."""
 UNSAID: Final = "PreferNoSchedule"
 """The effect of the taint that a node which is not ready has by its condition alone."""
-"""What the condition Ready says -> the taint that goes with it."""
 
 Quantities = Mapping[str, Quantity]
 
@@ -445,7 +445,7 @@ def _with_readiness(taints: tuple[Taint, ...], status: Mapping[str, object]) -> 
     known = {taint.key for taint in taints}
     for condition in each(status.get("conditions"), "status.conditions", an_object):
         key = _UNREADY.get(str(condition.get("status")))
-        if condition.get("type") == "Ready" and key is not None and key not in known:
+        if condition.get("type") == "Ready" and key and known.isdisjoint(_UNREADY.values()):
             return (*taints, Taint(key=key, value="", effect=UNSAID))
     return taints
 

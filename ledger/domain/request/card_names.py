@@ -30,7 +30,7 @@ SLICED_PRODUCT: Final = re.compile(r"-MIG-([0-9])g\.[0-9]+gb.*$")
 """What is behind the product where all of a node's units are slices of one kind."""
 CARD: Final = re.compile(
     r"accelerator|ascend\d+[a-z]?\d*|dcu|gaudi\d*|gcu|gpu|i915|ipu|mlu\d*|neuron|neurondevice"
-    r"|npu|ppu|tpu|xe|xpu|spx(?:_nps\d)?",
+    r"|npu|ppu|tpu|xe|xpu",
     re.IGNORECASE,
 )
 """The resources of which one unit is one card, by what stands behind the vendor's domain."""
@@ -41,7 +41,7 @@ _ACCELERATOR: Final = re.compile(
 )
 """How resources that may be parts of cards begin or go on, behind the vendor's domain."""
 _NO_PART: Final = re.compile(r".*(?:monitoring|nics?)", re.IGNORECASE)
-_PARTITION: Final = re.compile(r"(dpx|tpx|qpx|cpx)(?:_nps\d)?", re.IGNORECASE)
+_PARTITION: Final = re.compile(r"(spx|dpx|tpx|qpx|cpx)(?:_nps\d)?", re.IGNORECASE)
 _PARTITIONS: Final = {"dpx": 2, "tpx": 3, "qpx": 4, "cpx": 8}
 """Into how many parts AMD's modes cut a card, as most models have it."""
 _FEWER: Final = {"MI300A": 6, "MI308": 4}
@@ -158,6 +158,8 @@ def _instances(sevenths: int, replicas: int) -> Cut:
 
 
 def _partitions(mode: str, labels: Mapping[str, str]) -> Cut:
+    if mode.lower() == "spx":
+        return WHOLE_CARD
     model = next((one for one in _FEWER if one in str(labels)), "")
     most = _FEWER[model] if model and mode.lower() == "cpx" else _PARTITIONS[mode.lower()]
     return Cut(mode="slices", most=most)
@@ -204,8 +206,9 @@ def number_in(labels: Mapping[str, str], label: str) -> int:
 
 
 def stands_for_cards(name: str) -> bool:
-    """Tell whether a resource is one of cards, or of parts of them."""
-    return name in VGPU_NAMES or cut_of(name, {}) is not None
+    """Tell whether a resource is one of cards, or of parts of them, as the audit views know it."""
+    of_nvidia = name == SHARED or SLICE.fullmatch(name) is not None
+    return of_nvidia or name in VGPU_NAMES or bool(CARD.fullmatch(name.partition("/")[2]))
 
 
 def product_of(labels: Mapping[str, str], cards: int = 0) -> str:

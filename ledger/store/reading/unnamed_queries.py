@@ -127,6 +127,14 @@ def granted_rows(
             yield UnknownRow._make((*row, ""))
 
 
+def pods_by_node(connection: Connection, when: views.When) -> dict[str, int]:
+    """Return UID of a node -> how many Pods hold something there, if only their place."""
+    r = views.RESERVATIONS.c
+    query = select(r.node_uid, func.count(r.pod_uid.distinct())).group_by(r.node_uid)
+    query = query.where(when.condition(views.RESERVATIONS), r.holder == POD)
+    return {str(node): int(count) for node, count in connection.execute(query)}
+
+
 def unplaced_rows(connection: Connection) -> Iterator[UnplacedRow]:
     """Yield the Pods that ever held GPUs which nobody can name, by position."""
     r, s = views.RESERVATIONS, ledger_slot_holdings
