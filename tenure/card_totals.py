@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING
 
 from ledger.domain.amounts import format_bytes, format_cards
 from ledger.domain.devices import WHOLE_PERCENT, DeviceShare
-from scheduler.usage.picture import (
-    NONE,
-    Many,
-    NodeNow,
-    Parts,
-    Sums,
-    cards_of,
-    gpu_groups,
-    parts_of,
-    sums_of,
-    unplaced_cards,
-)
+from scheduler.usage import picture
 from tenure.picture import many_text
 
 if TYPE_CHECKING:
@@ -63,11 +52,11 @@ class CardTotals:
     """
 
     nodes: int
-    cards: Many
-    parts: Parts
-    free: Many
+    cards: picture.Many
+    parts: picture.Parts
+    free: picture.Many
     apart: int
-    split: Many
+    split: picture.Many
     closed: int
     unknown: int
 
@@ -96,7 +85,7 @@ class CardTotals:
         parts = [f"{many_text(self.free)} free"]
         if self.apart:
             parts.append(f"{self.apart:,} more free on closed nodes")
-        if self.split != NONE:
+        if self.split != picture.NONE:
             parts.append(f"{many_text(self.split)} more free in replicas or slices")
         if self.closed:
             parts.append(f"{self.closed:,} closed")
@@ -109,29 +98,34 @@ class CardTotals:
         return "card" if self.cards.exact == 1 else "cards"
 
 
-def totals_of(nodes: Iterable[NodeNow]) -> CardTotals:
+def totals_of(nodes: Iterable[picture.NodeNow]) -> CardTotals:
     """Return how the GPUs of the nodes stand together."""
     nodes = list(nodes)
-    sums = sum((sums_of(node) for node in nodes), Sums())
-    cards = [card for node in nodes for group in gpu_groups(node) for card in cards_of(group)]
-    shut = (sums_of(node) for node in nodes if not node.is_open)
+    sums = sum((picture.sums_of(node) for node in nodes), picture.Sums())
+    cards = [
+        card
+        for node in nodes
+        for group in picture.gpu_groups(node)
+        for card in picture.cards_of(group)
+    ]
+    shut = (picture.sums_of(node) for node in nodes if not node.is_open)
     return CardTotals(
         nodes=len(nodes),
         cards=sums.cards,
-        parts=sum((parts_of(node) for node in nodes), Parts()),
+        parts=sum((picture.parts_of(node) for node in nodes), picture.Parts()),
         free=sums.gettable,
         apart=sum(each.free.least for each in shut),
         split=sum(
             (
                 group.free
                 for node in nodes
-                for group in gpu_groups(node)
+                for group in picture.gpu_groups(node)
                 if node.is_open and group.mode in {"replicas", "slices"}
             ),
-            NONE,
+            picture.NONE,
         ),
         closed=sum(not card.is_good for card in cards),
-        unknown=sum(unplaced_cards(node) for node in nodes),
+        unknown=sum(picture.unplaced_cards(node) for node in nodes),
     )
 
 

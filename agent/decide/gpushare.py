@@ -18,18 +18,9 @@ from typing import Final
 from agent.checkpoint import DeviceCheckpoint, DeviceEntry
 from agent.discover.machine import Card
 from ledger.domain.annotations.wire import TRUE, an_object, annotation_path
+from ledger.domain.dialects.gpushare import words
 from ledger.domain.dialects.gpushare.annotations import decode_pod_units, read_gpushare_allocation
 from ledger.domain.dialects.gpushare.demands import UNIT_BYTES
-from ledger.domain.dialects.gpushare.words import (
-    ANNOTATION_GPUSHARE_ASSIGNED,
-    ANNOTATION_GPUSHARE_DEV,
-    ANNOTATION_GPUSHARE_IDX,
-    ANNOTATION_GPUSHARE_POD,
-    ENV_GPUSHARE_CONTAINER,
-    ENV_GPUSHARE_NO_ISOLATION,
-    GPUSHARE_MEMORY,
-    LABEL_GPUSHARE_NO_ISOLATION,
-)
 from ledger.domain.errors import InputError, TenureError
 from ledger.domain.kube.object_fields import metadata_of, text_at
 from ledger.domain.kube.pod_spec import read_pod
@@ -127,9 +118,9 @@ def read_share_pod(pod: Mapping[str, object]) -> SharePod | None:
     metadata = metadata_of(pod)
     spec = read_pod(pod, DEFAULT_VOCABULARY)
     containers = tuple(
-        (one.name, one.units(GPUSHARE_MEMORY))
+        (one.name, one.units(words.GPUSHARE_MEMORY))
         for one in spec.containers
-        if one.units(GPUSHARE_MEMORY)
+        if one.units(words.GPUSHARE_MEMORY)
     )
     if not containers:
         return None
@@ -138,7 +129,7 @@ def read_share_pod(pod: Mapping[str, object]) -> SharePod | None:
         return None
     written = {
         key: decode_pod_units(spec.annotations.get(key, ""))
-        for key in (ANNOTATION_GPUSHARE_POD, ANNOTATION_GPUSHARE_DEV)
+        for key in (words.ANNOTATION_GPUSHARE_POD, words.ANNOTATION_GPUSHARE_DEV)
     }
     phase = text_at(an_object(pod.get("status"), "status"), "phase", "status")
     return SharePod(
@@ -147,8 +138,8 @@ def read_share_pod(pod: Mapping[str, object]) -> SharePod | None:
         name=spec.name,
         containers=containers,
         minor=allocation.card,
-        pod_units=written[ANNOTATION_GPUSHARE_POD],
-        card_units=written[ANNOTATION_GPUSHARE_DEV],
+        pod_units=written[words.ANNOTATION_GPUSHARE_POD],
+        card_units=written[words.ANNOTATION_GPUSHARE_DEV],
         assume_time_ns=allocation.assume_time_ns,
         assigned=allocation.assigned,
         pending=phase in ("", _PENDING),
@@ -204,13 +195,13 @@ def environment(one: Wanting, uuid: str, node_labels: Mapping[str, str]) -> dict
     """
     made = {
         ENV_NVIDIA_VISIBLE: uuid,
-        ANNOTATION_GPUSHARE_IDX: str(one.pod.minor),
-        ANNOTATION_GPUSHARE_POD: str(one.pod.pod_units),
-        ENV_GPUSHARE_CONTAINER: str(one.units),
-        ANNOTATION_GPUSHARE_DEV: str(one.pod.card_units),
+        words.ANNOTATION_GPUSHARE_IDX: str(one.pod.minor),
+        words.ANNOTATION_GPUSHARE_POD: str(one.pod.pod_units),
+        words.ENV_GPUSHARE_CONTAINER: str(one.units),
+        words.ANNOTATION_GPUSHARE_DEV: str(one.pod.card_units),
     }
-    if node_labels.get(LABEL_GPUSHARE_NO_ISOLATION) == TRUE:
-        made[ENV_GPUSHARE_NO_ISOLATION] = TRUE
+    if node_labels.get(words.LABEL_GPUSHARE_NO_ISOLATION) == TRUE:
+        made[words.ENV_GPUSHARE_NO_ISOLATION] = TRUE
     return made
 
 
@@ -224,7 +215,7 @@ def preferred(uuid: str, available: Sequence[str], must: Sequence[str], size: in
 
 def shares_in(checkpoint: DeviceCheckpoint) -> tuple[DeviceEntry, ...]:
     """Return what kubelet recorded of shares."""
-    return tuple(one for one in checkpoint.entries if one.resource == GPUSHARE_MEMORY)
+    return tuple(one for one in checkpoint.entries if one.resource == words.GPUSHARE_MEMORY)
 
 
 def to_mark(
@@ -250,7 +241,7 @@ def to_mark(
 
 def marking(pod: SharePod) -> list[dict[str, str]]:
     """Return the JSON patch by which this Pod, and no other of its name, is marked once."""
-    key = ANNOTATION_GPUSHARE_ASSIGNED
+    key = words.ANNOTATION_GPUSHARE_ASSIGNED
     path = f"/metadata/annotations/{key}"
     return [
         {"op": "test", "path": "/metadata/uid", "value": pod.uid},
@@ -264,7 +255,7 @@ def check_card(pod: SharePod, uuid: str, cards: Iterable[Card]) -> None:
     minor = {card.uuid: card.minor for card in cards}.get(uuid)
     if minor != pod.minor:
         fact = f"pod_uid={pod.uid}, card={uuid}, minor={minor}, annotation={pod.minor}"
-        field = annotation_path(ANNOTATION_GPUSHARE_IDX)
+        field = annotation_path(words.ANNOTATION_GPUSHARE_IDX)
         raise InputError(f"the ledger says another card: {fact}", field=field)
 
 

@@ -14,22 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from agent.checkpoint import CheckpointError, DeviceCheckpoint
-from agent.decide.gpushare import (
-    NobodyWaitsError,
-    SharePod,
-    TiedError,
-    Wanting,
-    card_of_id,
-    check_card,
-    chosen,
-    environment,
-    preferred,
-    read_share_pod,
-    shares_in,
-    to_mark,
-    unit_ids,
-    wanting,
-)
+from agent.decide import gpushare
 from agent.decide.slots import Given
 from agent.decide.slots_cdi import Edits
 from agent.discover.machine import Card, Discovery, Kind
@@ -86,7 +71,7 @@ class GpuShare:
         if Kind.GPU in found.unknown:
             return
         self._cards = found.cards
-        units = unit_ids(found.cards)
+        units = gpushare.unit_ids(found.cards)
         devices = [
             {
                 "ID": one.unit_id,
@@ -132,9 +117,9 @@ class GpuShare:
             raise InputError(f"not ids of this node: ids={','.join(sorted(ids)[:4])}")
         async with self._one:
             one, uuid = await self._whose(len(ids))
-            answer = {"envs": environment(one, uuid, self._labels or {})}
+            answer = {"envs": gpushare.environment(one, uuid, self._labels or {})}
             self._asked.add((one.pod.uid, one.container))
-        same = {card_of_id(each) for each in ids} == {uuid}
+        same = {gpushare.card_of_id(each) for each in ids} == {uuid}
         told = {"pod_uid": one.pod.uid, "container": one.container, "card": uuid, "as_ids": same}
         return Allocated(answer=answer, told=told)
 
@@ -143,9 +128,9 @@ class GpuShare:
         try:
             async with self._one:
                 _, uuid = await self._whose(size)
-        except (NotYetError, NobodyWaitsError, TiedError, InputError):
+        except (NotYetError, gpushare.NobodyWaitsError, gpushare.TiedError, InputError):
             uuid = ""
-        return preferred(uuid, available, must, size)
+        return gpushare.preferred(uuid, available, must, size)
 
     async def prepare(self, ids: frozenset[str]) -> Mapping[str, object]:
         """
@@ -155,7 +140,7 @@ class GpuShare:
             NotYetError: kubelet's record, or what the Pod holds, is not known yet.
             OtherCardError: it was told another one's.
         """
-        entries = [one for one in shares_in(self._record()) if one.ids() == ids]
+        entries = [one for one in gpushare.shares_in(self._record()) if one.ids() == ids]
         minors = {card.uuid: card.minor for card in self._cards or ()}
         known = []
         for entry in entries:
@@ -175,26 +160,26 @@ class GpuShare:
         self.started.set()
         return {"of": known}
 
-    async def to_mark(self) -> tuple[SharePod, ...]:
+    async def to_mark(self) -> tuple[gpushare.SharePod, ...]:
         """Return recorded Pods without a mark. Raises NotYetError: kubelet can't tell now."""
-        return to_mark(await self._share_pods(), self._record(), GPUSHARE_MEMORY)
+        return gpushare.to_mark(await self._share_pods(), self._record(), GPUSHARE_MEMORY)
 
     def sweep(self) -> int:
         """Nothing is kept of anybody."""
         return 0
 
-    async def _whose(self, units: int) -> tuple[Wanting, str]:
+    async def _whose(self, units: int) -> tuple[gpushare.Wanting, str]:
         """Return whose container is meant, and its card."""
-        waiting = wanting(await self._share_pods(), self._record())
+        waiting = gpushare.wanting(await self._share_pods(), self._record())
         fresh = [one for one in waiting if (one.pod.uid, one.container) not in self._asked]
-        one = chosen(units, fresh)
+        one = gpushare.chosen(units, fresh)
         uuid = _card_of(self._holdings, one.pod.uid, one.container)
         if uuid is None:
             raise NotYetError(f"nothing is known to be held: pod_uid={one.pod.uid}")
-        check_card(one.pod, uuid, self._cards or ())
+        gpushare.check_card(one.pod, uuid, self._cards or ())
         return one, uuid
 
-    async def _share_pods(self) -> tuple[SharePod, ...]:
+    async def _share_pods(self) -> tuple[gpushare.SharePod, ...]:
         return tuple(pod for pod in (await _read(self._pods)).values() if pod is not None)
 
     def _record(self) -> DeviceCheckpoint:
@@ -252,10 +237,10 @@ class ShareSlots(SlotPlugin):
             units = None if pod is None else dict(pod.containers).get(one.container)
             if pod is None or units is None:
                 return {}
-            share = Wanting(pod=pod, container=one.container, units=units)
+            share = gpushare.Wanting(pod=pod, container=one.container, units=units)
             uuid = _card_of(self._holdings, one.pod_uid, one.container) or ""
-            check_card(share.pod, uuid, self._cards)
-            told = environment(share, uuid, self._labels or {})
+            gpushare.check_card(share.pod, uuid, self._cards)
+            told = gpushare.environment(share, uuid, self._labels or {})
             del told[ENV_NVIDIA_VISIBLE]  # the specification shows the card
             return {"env": [f"{key}={text}" for key, text in told.items()]}
 
@@ -263,22 +248,22 @@ class ShareSlots(SlotPlugin):
         self.started.set()
         return told
 
-    async def to_mark(self) -> tuple[SharePod, ...]:
+    async def to_mark(self) -> tuple[gpushare.SharePod, ...]:
         """As `GpuShare.to_mark`."""
         pods = (await _read(self._pods)).values()
-        return to_mark((one for one in pods if one), _recorded(self._checkpoint), SLOT)
+        return gpushare.to_mark((one for one in pods if one), _recorded(self._checkpoint), SLOT)
 
 
-async def _read(pods: PodsOfKubelet) -> dict[str, SharePod | None]:
+async def _read(pods: PodsOfKubelet) -> dict[str, gpushare.SharePod | None]:
     try:
         found = await pods()
     except (NoAnswerError, InputError) as error:
         raise NotYetError(str(error)) from error
-    result: dict[str, SharePod | None] = {}
+    result: dict[str, gpushare.SharePod | None] = {}
     for pod in found:
         uid = str(found_in(pod, "metadata", "uid") or "")
         try:
-            result[uid] = read_share_pod(pod)
+            result[uid] = gpushare.read_share_pod(pod)
         except InputError as error:
             _log.warning("a pod can't be read", extra={"pod_uid": uid, "reason": str(error)})
     return result

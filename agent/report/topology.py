@@ -9,6 +9,7 @@ from agent.decide.node_cpus import FoundCpus, NumaNode, find_cpu_holders
 from agent.decide.node_holdings import HeldByPod
 from agent.decide.pools import NodeCpus, Pools, claimed_cpus, pools_of
 from agent.report.device import Object, owner_of
+from ledger.domain import resources as names
 from ledger.domain.annotations.node_cpu import (
     encode_cpu_shared_pools,
     encode_cpu_topology,
@@ -18,16 +19,6 @@ from ledger.domain.annotations.node_cpu import (
 from ledger.domain.kube.nrt_objects import encode_topology_policy, read_node_reserve
 from ledger.domain.kube.object_fields import annotations_of, found_in, section
 from ledger.domain.quantity import QuantityStyle, format_quantity, quantity_from_int, quantity_of
-from ledger.domain.resources import (
-    ANNOTATION_BE_CPU_SHARED_POOLS,
-    ANNOTATION_CPU_SHARED_POOLS,
-    ANNOTATION_CPU_TOPOLOGY,
-    ANNOTATION_KUBELET_CPU_MANAGER_POLICY,
-    ANNOTATION_POD_CPU_ALLOCS,
-    CPU,
-    LABEL_MANAGED_BY,
-    MEMORY,
-)
 
 CACHES: Final = "lastLevelCaches"
 """Attribute of a zone: the CPUs of each last-level cache, with semicolons between."""
@@ -62,13 +53,17 @@ def build_topology(
         "kind": "NodeResourceTopology",
         "metadata": {
             "name": node["metadata"]["name"],
-            "labels": {LABEL_MANAGED_BY: "Koordinator"},
+            "labels": {names.LABEL_MANAGED_BY: "Koordinator"},
             "annotations": {
-                ANNOTATION_CPU_TOPOLOGY: encode_cpu_topology(topology),
-                ANNOTATION_POD_CPU_ALLOCS: encode_pod_cpu_allocs(tuple(one for one, _ in holders)),
-                ANNOTATION_CPU_SHARED_POOLS: encode_cpu_shared_pools(pools.shared),
-                ANNOTATION_BE_CPU_SHARED_POOLS: encode_cpu_shared_pools(pools.best_effort),
-                ANNOTATION_KUBELET_CPU_MANAGER_POLICY: encode_kubelet_cpu_policy(managers.cpu),
+                names.ANNOTATION_CPU_TOPOLOGY: encode_cpu_topology(topology),
+                names.ANNOTATION_POD_CPU_ALLOCS: encode_pod_cpu_allocs(
+                    tuple(one for one, _ in holders)
+                ),
+                names.ANNOTATION_CPU_SHARED_POOLS: encode_cpu_shared_pools(pools.shared),
+                names.ANNOTATION_BE_CPU_SHARED_POOLS: encode_cpu_shared_pools(pools.best_effort),
+                names.ANNOTATION_KUBELET_CPU_MANAGER_POLICY: encode_kubelet_cpu_policy(
+                    managers.cpu
+                ),
             },
             "ownerReferences": [owner_of(node["metadata"])],
         },
@@ -88,11 +83,11 @@ def _zone(
     """
     cpus = found.machine.topology.cpus_in_numa(numa.id)
     pages = {f"hugepages-{_size(size)}": amount for size, amount in numa.huge_pages.items()}
-    given = {MEMORY: numa.memory_bytes - sum(pages.values()), **pages}
+    given = {names.MEMORY: numa.memory_bytes - sum(pages.values()), **pages}
     given.update(found.memory.get(numa.id, {}))
     resources = [
-        _resource(CPU, len(cpus), len(cpus), len(cpus - pools.exclusive)),
-        _resource(MEMORY, numa.memory_bytes, given[MEMORY], given[MEMORY]),
+        _resource(names.CPU, len(cpus), len(cpus), len(cpus - pools.exclusive)),
+        _resource(names.MEMORY, numa.memory_bytes, given[names.MEMORY], given[names.MEMORY]),
         *(_resource(name, pages[name], given[name], given[name]) for name in sorted(pages)),
         *_device_resources(devices, numa.id),
     ]

@@ -15,16 +15,7 @@ from agent.decide.confirming import Said
 from agent.decide.following import WAIT_SECONDS, Following, failed, refused, told_all, told_changes
 from agent.decide.node_holdings import NodeHoldings
 from agent.https import Caller, NoAnswerError
-from agent.service.wire import (
-    Verdicts,
-    confirmation,
-    read_beside,
-    read_changes,
-    read_checkpoint,
-    read_holdings,
-    read_reason,
-    read_verdicts,
-)
+from agent.service import wire
 from agent.witness.history import Shown
 from ledger.domain.errors import InputError, TenureError
 
@@ -118,7 +109,7 @@ class ServiceLink:
             async with self._turn:
                 self._become(await self._asked())
 
-    async def confirm(self, said: Said, *, after: int | None = None) -> Verdicts:
+    async def confirm(self, said: Said, *, after: int | None = None) -> wire.Verdicts:
         """
         Confirm what is to be said.
 
@@ -130,13 +121,13 @@ class ServiceLink:
             NoAnswerError, RefusedError: say it again later.
             InputError: we have no token, or the answer can't be read.
         """
-        body = confirmation(said, None if after is None else after + 1)
+        body = wire.confirmation(said, None if after is None else after + 1)
         path = f"{PATH}/confirmations"
         answer = await self._caller.call(path, seconds=CALL_SECONDS, body=body)
         if answer.status != _GOOD:
-            raise RefusedError(f"{answer.status}: {read_reason(answer.body)}")
-        verdicts = read_verdicts(answer.body)
-        self.sequence = read_beside(answer.body).sequence
+            raise RefusedError(f"{answer.status}: {wire.read_reason(answer.body)}")
+        verdicts = wire.read_verdicts(answer.body)
+        self.sequence = wire.read_beside(answer.body).sequence
         return verdicts
 
     async def checkpoint(self, kept: str) -> Shown:
@@ -152,8 +143,8 @@ class ServiceLink:
         async with self._turn if self.again_seconds > WAIT_SECONDS else nullcontext():
             answer = await self._caller.call(f"{PATH}/checkpoint", seconds=CALL_SECONDS, body=body)
         if answer.status != _GOOD:
-            raise RefusedError(f"{answer.status}: {read_reason(answer.body)}")
-        shown = read_checkpoint(answer.body)
+            raise RefusedError(f"{answer.status}: {wire.read_reason(answer.body)}")
+        shown = wire.read_checkpoint(answer.body)
         self.again_seconds = shown.again_seconds
         return shown
 
@@ -170,13 +161,13 @@ class ServiceLink:
         try:
             answer = await self._caller.call(path, seconds=seconds)
             if answer.status != _GOOD:
-                words = read_reason(answer.body)
+                words = wire.read_reason(answer.body)
                 return refused(state, answer.status, words, retry_after=answer.retry_after)
-            beside = read_beside(answer.body)
+            beside = wire.read_beside(answer.body)
             if after is None:
-                told = told_all(state, *read_holdings(answer.body))
+                told = told_all(state, *wire.read_holdings(answer.body))
             else:
-                told = told_changes(state, *read_changes(answer.body))
+                told = told_changes(state, *wire.read_changes(answer.body))
         except (NoAnswerError, InputError) as error:
             return failed(state, str(error))
         self.sequence = beside.sequence

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
+from ledger.domain import resources as names
 from ledger.domain.annotations.cpu import (
     CpuBindPolicy,
     NumaNodeResources,
@@ -30,17 +31,6 @@ from ledger.domain.kube.shared_templates import Amounts, matched_template, templ
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import Quantity, QuantityStyle, quantity_from_int, quantity_from_milli
 from ledger.domain.request.requests import PodRequest, is_whole
-from ledger.domain.resources import (
-    ANNOTATION_DEVICE_ALLOCATED,
-    ANNOTATION_GPU_TOPOLOGY,
-    ANNOTATION_RESOURCE_SPEC,
-    ANNOTATION_RESOURCE_STATUS,
-    CPU,
-    GPU_CORE,
-    GPU_MEMORY,
-    GPU_MEMORY_RATIO,
-    MEMORY,
-)
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.decide.cards.shares import held_by
 from scheduler.decide.cpusets.choose import bind_policy_on
@@ -68,7 +58,7 @@ def encode(
     """
     annotations: dict[str, str] = {}
     if placement.shares:
-        annotations[ANNOTATION_DEVICE_ALLOCATED] = encode_device_allocated(
+        annotations[names.ANNOTATION_DEVICE_ALLOCATED] = encode_device_allocated(
             _allocations(placement, node, settings),
             settings.vocabulary,
             proposal_domain=settings.proposal_domain,
@@ -79,7 +69,7 @@ def encode(
         numa_node_resources=tuple(map(_numa_resources, placement.numa_parts)),
     )
     if status != _NO_STATUS:
-        annotations[ANNOTATION_RESOURCE_STATUS] = encode_resource_status(status)
+        annotations[names.ANNOTATION_RESOURCE_STATUS] = encode_resource_status(status)
     if placement.cpuset:
         annotations |= _policy_that_counted(placement, node, settings)
     gpus = tuple(share for share in placement.shares if share.device_type == GPU)
@@ -97,18 +87,18 @@ def _policy_that_counted(
     if not policy:
         return {}
     text = effective_resource_spec(
-        placement.request.snapshot.annotations.get(ANNOTATION_RESOURCE_SPEC, "{}"),
+        placement.request.snapshot.annotations.get(names.ANNOTATION_RESOURCE_SPEC, "{}"),
         CpuBindPolicy(policy),
         by_node=bool(node.cpu_bind_policy),
     )
-    return {} if text is None else {ANNOTATION_RESOURCE_SPEC: text}
+    return {} if text is None else {names.ANNOTATION_RESOURCE_SPEC: text}
 
 
 def _numa_resources(part: NumaPart) -> NumaNodeResources:
     """Return one NUMA node's part in raw quantities (contract 7)."""
     resources = (
-        (CPU, quantity_from_milli(part.cpu_milli)),
-        (MEMORY, quantity_from_int(part.memory_bytes, QuantityStyle.BINARY_SI)),
+        (names.CPU, quantity_from_milli(part.cpu_milli)),
+        (names.MEMORY, quantity_from_int(part.memory_bytes, QuantityStyle.BINARY_SI)),
     )
     return NumaNodeResources(
         node=part.node, resources=tuple((name, amount) for name, amount in resources if amount)
@@ -129,12 +119,15 @@ def resources_of(
     if share.device_type != GPU:
         return _unit_resources(share, vocabulary.type_named(share.device_type))
     if amounts:
-        memory = {GPU_MEMORY: share.memory_bytes, GPU_MEMORY_RATIO: share.memory_ratio_percent}
+        memory = {
+            names.GPU_MEMORY: share.memory_bytes,
+            names.GPU_MEMORY_RATIO: share.memory_ratio_percent,
+        }
         return dict(sorted({**memory, **dict(amounts)}.items()))
-    core = {GPU_CORE: share.core_percent} if share.core_percent else {}
+    core = {names.GPU_CORE: share.core_percent} if share.core_percent else {}
     return core | {
-        GPU_MEMORY: share.memory_bytes,
-        GPU_MEMORY_RATIO: share.memory_ratio_percent,
+        names.GPU_MEMORY: share.memory_bytes,
+        names.GPU_MEMORY_RATIO: share.memory_ratio_percent,
     }
 
 
@@ -218,7 +211,7 @@ def _container_answer(
         )
     annotations = encode_container_devices(containers) | encode_shown(placement.shown)
     if request.group is not None or _holds_whole_gpus(request):
-        annotations[ANNOTATION_GPU_TOPOLOGY] = encode_gpu_topology(
+        annotations[names.ANNOTATION_GPU_TOPOLOGY] = encode_gpu_topology(
             GpuTopologyAllocation(
                 allocated=tuple(
                     (int(need.index), tuple(share.minor for share in held_by(need, gpus)))

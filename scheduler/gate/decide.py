@@ -26,18 +26,9 @@ from ledger.domain.log.events import (
 )
 from ledger.domain.log.state import NodeState
 from ledger.domain.systems import Claimant
+from scheduler.gate import exchange
 from scheduler.gate.claims import Allocated, ClaimSeen
 from scheduler.gate.cpus import ClaimCpus, CpusBarred, cpus_of, with_class, with_cpus
-from scheduler.gate.exchange import (
-    Alike,
-    Device,
-    Place,
-    Results,
-    device_of,
-    exchanged,
-    may_stand_for,
-    units_of,
-)
 from scheduler.gate.leaving import ON_LOST_NODE, Stays
 from scheduler.gate.room import NoRoom, expecting, no_room
 
@@ -118,7 +109,9 @@ class Accounts(Protocol):
     def account(self, allocated: Allocated) -> Accounted | Unaccounted:
         """Return what these results are of, by whole pools in their newest generation alone."""
 
-    def alike(self, node: str, device: Device, *, anywhere: bool = False) -> tuple[Alike, ...]:
+    def alike(
+        self, node: str, device: exchange.Device, *, anywhere: bool = False
+    ) -> tuple[exchange.Alike, ...]:
         """
         Return the devices on this node that are like one of its, itself included, by name.
 
@@ -154,7 +147,7 @@ class Through:
     """
 
     events: tuple[ClaimEvent, ...] = ()
-    results: Results | None = None
+    results: exchange.Results | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +179,7 @@ def decide(
     consumers: Sequence[Claimant] = (),
     on_their_way: Iterable[ClaimReserved | ClaimObserved] = (),
     kept: Callable[[Sequence[Claimant]], Stays | None] = lambda _: None,
-    place: Place | None = None,
+    place: exchange.Place | None = None,
     cpus: ClaimCpus | None = None,
     may_be_none: Callable[[ClaimResult, str], bool] = lambda *_: False,
     settings_hash: str = "",
@@ -288,10 +281,10 @@ def _again(
     def among(result: ClaimResult) -> set[str]:
         if result.request not in write.free or result.admin:
             return set()
-        return {one.name for one in accounts.alike(node.name, device_of(result))}
+        return {one.name for one in accounts.alike(node.name, exchange.device_of(result))}
 
     is_fit = before.node_uid == node.uid and not written.cpus_fault
-    if is_fit and may_stand_for(before.results, written.results, among):
+    if is_fit and exchange.may_stand_for(before.results, written.results, among):
         return Through(results=before.results if before.results != written.results else None)
     fact = f"claim {write.old.full_name} may be stored otherwise yet: this is asked again"
     return Barred(reason=OUTCOME_OPEN, message=fact, fence=True)
@@ -302,23 +295,23 @@ def _had(
     found: Accounted,
     node: NodeState,
     accounts: Accounts,
-    place: Place | None,
+    place: exchange.Place | None,
 ) -> tuple[Allocated, Accounted] | NoRoom:
     """Return the allocation that is to be had: the one that is chosen, else the one written."""
     written = write.new.allocated
     assert written is not None, "it appears"
     if place is not None and write.free:
 
-        def shares(results: Results) -> tuple[DeviceShare, ...] | None:
+        def shares(results: exchange.Results) -> tuple[DeviceShare, ...] | None:
             one = accounts.account(Allocated(node_name=written.node_name, results=results))
             return None if isinstance(one, Unaccounted) else one.shares
 
-        def alike(device: Device) -> tuple[Alike, ...]:
+        def alike(device: exchange.Device) -> tuple[exchange.Alike, ...]:
             return accounts.alike(written.node_name, device)
 
-        units, kept = units_of(written.results, alike, write.free, shares)
+        units, kept = exchange.units_of(written.results, alike, write.free, shares)
         for names in place(node, units, kept):
-            other = replace(written, results=exchanged(written.results, names))
+            other = replace(written, results=exchange.exchanged(written.results, names))
             of = accounts.account(other)
             if isinstance(of, Accounted) and no_room(node, of.shares) is None:
                 return other, of

@@ -9,16 +9,7 @@ from typing import Final
 from msgspec import structs
 
 from ledger.domain.devices import GPU
-from ledger.domain.log.events import (
-    GroupPlanned,
-    LedgerEvent,
-    NodeLost,
-    PlanDropped,
-    PodObserved,
-    PodReserved,
-    PodVoided,
-    RefusalReason,
-)
+from ledger.domain.log import events as recorded
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import GangRef, PodRequest, group_name
 from scheduler.decide.engine import Engine
@@ -60,7 +51,7 @@ class Ended:
         is_deadline: the gang's time is over.
     """
 
-    events: tuple[PodVoided | PlanDropped, ...] = ()
+    events: tuple[recorded.PodVoided | recorded.PlanDropped, ...] = ()
     voided: tuple[str, ...] = ()
     nodes: tuple[int, ...] = ()
     is_deadline: bool = False
@@ -84,7 +75,7 @@ def refused_everywhere(
         request=request,
         message=message(nodes, [(refusal.reason, nodes)]),
         reasons=(
-            RefusalReason(
+            recorded.RefusalReason(
                 reason=refusal.reason,
                 nodes=nodes,
                 detail=detail if refusal.requested >= 0 else "",
@@ -158,7 +149,7 @@ class Grouping:
         here = sum(1 for pod in self._observed(name) if self._runs(pod.pod_uid))
         return here + self._elsewhere.get(name, 0)
 
-    def _observed(self, name: str) -> Collection[PodObserved]:
+    def _observed(self, name: str) -> Collection[recorded.PodObserved]:
         life = self.lives.get(name)
         return () if life is None else life.observed.values()
 
@@ -272,7 +263,7 @@ class Grouping:
         self._open.get(name, {}).pop(uid, None)
         self._given.setdefault(name, {})[uid] = _Given(placement.node_uid, gpu_minors(placement))
 
-    def given_by(self, event: PodReserved) -> None:
+    def given_by(self, event: recorded.PodReserved) -> None:
         """Note what a member holds by a reservation that is recorded."""
         minors = tuple(share.minor for share in event.shares if share.device_type == GPU)
         self._given.setdefault(event.group, {})[event.pod_uid] = _Given(event.node_uid, minors)
@@ -297,16 +288,16 @@ class Grouping:
         for kept in (self.lives, self._gangs, self._due, self._open, self._left):
             kept.pop(name, None)
 
-    def fold(self, event: LedgerEvent, at_us: int) -> None:
+    def fold(self, event: recorded.LedgerEvent, at_us: int) -> None:
         """Take an event into the life of its group; the loss of a node into each."""
         match event:
-            case NodeLost():
+            case recorded.NodeLost():
                 for name in self.lives:
                     self._apply(name, event, at_us)
                 return
-            case GroupPlanned() | PlanDropped():
+            case recorded.GroupPlanned() | recorded.PlanDropped():
                 name = event.group
-            case PodReserved() | PodObserved():
+            case recorded.PodReserved() | recorded.PodObserved():
                 name = event.group
                 if name:
                     self._member_of[event.pod_uid] = name
@@ -316,7 +307,7 @@ class Grouping:
         if name:
             self._apply(name, event, at_us)
 
-    def _apply(self, name: str, event: LedgerEvent, at_us: int) -> None:
+    def _apply(self, name: str, event: recorded.LedgerEvent, at_us: int) -> None:
         life = self.lives.get(name) or GroupLife(name=name)
         self._put(name, apply_life(life, event, at_us))
 
@@ -372,7 +363,7 @@ class Grouping:
         nodes: list[int] = []
         voided: list[str] = []
         for end in ends:
-            if isinstance(end, PodVoided):
+            if isinstance(end, recorded.PodVoided):
                 voided.append(end.pod_uid)
                 nodes.append(self._places[end.node_uid])
                 self.engine.release(end.pod_uid)
@@ -386,13 +377,13 @@ class Grouping:
             voided=tuple(voided),
             nodes=tuple(nodes),
             is_deadline=any(
-                isinstance(end, PlanDropped) and end.reason == DEADLINE for end in ends
+                isinstance(end, recorded.PlanDropped) and end.reason == DEADLINE for end in ends
             ),
         )
 
     def ends(
         self, name: str, now_us: int, *, only: str = ""
-    ) -> tuple[PodVoided | PlanDropped, ...]:
+    ) -> tuple[recorded.PodVoided | recorded.PlanDropped, ...]:
         """
         Return the events that facts and time call for; the engine is as it was.
 

@@ -18,18 +18,8 @@ from ledger.store.open import open_ledger
 from ledger.store.reading.kept import events_at, newest_granted
 from ledger.store.threaded import in_thread
 from ledger.store.writing.lane import Turn
+from scheduler.service import witnesses
 from scheduler.service.freshness import AWAY
-from scheduler.service.witnesses import (
-    RECOVERING,
-    Claim,
-    Examined,
-    config_map_path,
-    examine,
-    kept_witness,
-    mangled,
-    set_back,
-    write_head,
-)
 from tenure.kube.reflector import Reflector
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.process import Process
@@ -88,21 +78,21 @@ class Standing:
 
         async def tell() -> None:
             own = self._now(process)
-            why = await write_head(process.objects, process.options.namespace, own)
+            why = await witnesses.write_head(process.objects, process.options.namespace, own)
             process.freshness.quarantine = why or self.disproved
 
         process.repeat(HEAD_SECONDS, "head", tell)
 
     async def _why_not(self, process: Process, pods: Reflector) -> str:
-        proofs, path = process.live.proofs, config_map_path(process.options.namespace)
+        proofs, path = process.live.proofs, witnesses.config_map_path(process.options.namespace)
         try:
             there = await process.objects.read(path)
         except ApiError as error:
-            return f"{RECOVERING}: what was seen of the ledger can't be read: {error}"
+            return f"{witnesses.RECOVERING}: what was seen of the ledger can't be read: {error}"
         try:
-            kept = None if there is None else kept_witness(there, process.origin)
+            kept = None if there is None else witnesses.kept_witness(there, process.origin)
         except InputError as error:
-            return mangled(error)
+            return witnesses.mangled(error)
         claims = tuple(proofs.claims.values())
         try:
             own, found, versions = await in_thread(
@@ -117,9 +107,12 @@ class Standing:
         if found.reason:
             return found.reason
         try:
-            return set_back(versions, await version_now(process.objects, pods.version, versions))
+            return witnesses.set_back(
+                versions, await version_now(process.objects, pods.version, versions)
+            )
         except ApiError as error:
-            return f"{RECOVERING}: whether the API server was set back can't be asked: {error}"
+            unasked = f"whether the API server was set back can't be asked: {error}"
+            return f"{witnesses.RECOVERING}: {unasked}"
 
     def _now(self, process: Process) -> Own:
         lane = process.recorder.lane
@@ -149,15 +142,15 @@ async def version_now(objects: Objects, told: str, seen: Sequence[str]) -> str:
     Raises:
         ApiError: it does not answer.
     """
-    if not (told and set_back(seen, told)):
+    if not (told and witnesses.set_back(seen, told)):
         return told
     page = await objects.read(f"{PODS}?limit=1") or {}
     return str((page.get("metadata") or {}).get("resourceVersion") or "")
 
 
 def examined(
-    url: str, claims: Sequence[Claim], kept: Witness | None, check: Checker
-) -> tuple[Own, Examined, list[str]]:
+    url: str, claims: Sequence[witnesses.Claim], kept: Witness | None, check: Checker
+) -> tuple[Own, witnesses.Examined, list[str]]:
     """
     Compare the ledger with its witnesses.
 
@@ -180,4 +173,4 @@ def examined(
         for each in newest
         if ANNOTATION_TENURE_ALLOCATION not in each.annotations
     ]
-    return own, examine(own, reserved, claims, kept, check), versions
+    return own, witnesses.examine(own, reserved, claims, kept, check), versions
