@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 BUSY_MILLISECONDS: Final = 5_000
@@ -88,6 +89,11 @@ def sqlite_engine(path: Path, *, write: bool, cache_kib: int = CACHE_KIB) -> Eng
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
+        try:
+            if write:
+                driver_connection(connection).expect_in_place()
+        except sqlite3.OperationalError as error:
+            raise OperationalError(BEGIN_WRITING, (), error) from error
         connection.exec_driver_sql(BEGIN_WRITING if write else "BEGIN")
 
     return engine

@@ -50,7 +50,7 @@ from ledger.store.projections.project import Projector
 from ledger.store.proving.tree import Tree
 from ledger.store.writing import commands, statements
 from ledger.store.writing.commands import Command, Outcome, body_bytes_of, fits
-from ledger.store.writing.outbox import Outbox, begin
+from ledger.store.writing.outbox import Outbox
 from ledger.store.writing.statements import Row
 
 _RECENT: Final = 256
@@ -230,8 +230,7 @@ class Writer:
         if not events:
             return self._head.position
         batch = self._batch(events)
-        by_heart = self._projector is not None and self._tree is not None
-        transaction = begin(self._connection, driver_only=by_heart and beside is None)
+        transaction = self._connection.begin()
         try:
             self._write(batch, last=beside is None)
             if beside is not None:
