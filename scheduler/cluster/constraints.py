@@ -81,13 +81,17 @@ def _gates(body: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
             yield number, str(gate.get("name", ""))
 
 
-def not_decided(body: Mapping[str, Any], of_claims: str) -> Iterator[FieldError]:
+def not_decided(body: Mapping[str, Any], of_claims: str, vgpus: str) -> Iterator[FieldError]:
     """
     Yield what of a Pod can't be judged here, so that it has no place.
 
     Args:
         of_claims: why its claims can't be, empty where they can.
+        vgpus: a resource of Volcano's that can't be, empty for none.
     """
+    if vgpus:
+        why = "Volcano's, in a group, beside devices of its own, or in a run with a schedule"
+        yield _undecided(f"spec.containers[{vgpus}]", why)
     if of_claims:
         has_some = items_in(body, "spec", "resourceClaims")
         yield _undecided(f"spec.{'resourceClaims' if has_some else 'containers'}", of_claims)

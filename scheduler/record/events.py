@@ -463,7 +463,7 @@ def shape_of(request: PodRequest) -> str:
     """Return the request in short: `4 nvidia.com/gpu, 8 cpu, 32 GiB`."""
     written = extended.held(request.snapshot)
     parts = [_demand_text(demand, written) for demand in request.devices]
-    counted = request.extended or (() if request.devices else written.items())  # or by claims
+    counted = request.extended if request.devices or not written else written.items()
     parts += [f"{amount} {name}" for name, amount in counted]
     if request.cpu_milli:
         pinned = f" pinned ({request.cpuset.bind_policy})" if request.cpuset else ""

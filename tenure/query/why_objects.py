@@ -94,6 +94,7 @@ class _Story:
     ahead: tuple[tuple[str, str], ...] = ()
     alone: str = ""
     gates: tuple[str, ...] = ()
+    never: str = ""
     prospects: Prospects | None = None
 
     @property
@@ -261,7 +262,7 @@ def _stories(
         stories.append(story)
     first = stories[0]
     waits = (first.state == WAITING or first.gates) and len(stories) == 1
-    if waits and first.document.uid not in run.claims_there.asked:
+    if waits and first.document.uid not in {*run.claims_there.asked, *run.vgpus}:
         stories = [_with_prospects(first, run, manifests, settings, decided)]
     elif waits:
         for claim in (one for node in run.nodes for one in node.systems.claims if not one.pods):
@@ -310,10 +311,9 @@ def _waits(story: _Story, decided: Mapping[str, Outcome], nodes: Sequence[NodeFa
             if all(card.device_type != GPU for card in nodes[placement.node].devices):
                 held = structs.replace(held, unknown_types=())  # parts, which are no cards
             return replace(story, state=FITS, held=held, shape=shape)
-        case Unplaced(request=request, message=message, reasons=reasons):
-            return replace(
-                story, state=WAITING, message=message, reasons=reasons, shape=shape_of(request)
-            )
+        case Unplaced(request=request, message=message, reasons=reasons) as refused:
+            story = replace(story, state=WAITING, message=message, never=refused.never)
+            return replace(story, reasons=reasons, shape=shape_of(request))
         case RefusedPod(message=message, errors=errors):
             gates = gates_of(story.document.body)
             is_held = len(gates) == len(errors)
@@ -389,9 +389,8 @@ def _write(stories: Sequence[_Story], output: OutputFormat, answer: Answer) -> N
 
 def _head(story: _Story) -> Iterator[str]:
     path = story.path
-    never = "" if story.prospects is None else story.prospects.never
-    if never:
-        yield f"never as it is: {never}"
+    if story.never:
+        yield f"never as it is: {story.never}"
     match story.state:
         case "ended":
             yield f"{path} has ended and holds nothing: {story.message}"
@@ -468,6 +467,7 @@ def _record(story: _Story) -> dict[str, Any]:
         "message": story.message,
         "said": story.said,
         "shape": story.shape,
+        "never": story.never,
         "reasons": [*map(structs.asdict, story.reasons)],
         "not_looked_at": list(story.unread),
         "ahead": [{"pod": path, "node": node} for path, node in story.ahead],

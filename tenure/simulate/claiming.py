@@ -29,17 +29,15 @@ NOT_ALONE: Final = "in a group, or beside devices or CPUs of its own"
 ELSEWHERE: Final = "node(s) don't have what a claim of the Pod has"
 
 
-def decided_in(world: ClaimWorld, pods: Iterable[Pod]) -> ClaimWorld:
-    """
-    Return who of these Pods is decided with its claims, and of all others why not.
+def alone_in(pods: Iterable[Pod]) -> frozenset[str]:
+    """Return who gets no devices and no CPUs of its own here, and is in no group."""
+    asked = [pod for pod in pods if isinstance(pod, PodRequest)]
+    return frozenset(pod.uid for pod in asked if not (pod.devices or pod.cpuset or is_member(pod)))
 
-    One that is in a group, or gets devices or CPUs of its own besides, is not.
-    """
-    alone = {
-        pod.uid
-        for pod in pods
-        if isinstance(pod, PodRequest) and not (pod.devices or pod.cpuset or is_member(pod))
-    }
+
+def decided_in(world: ClaimWorld, pods: Iterable[Pod]) -> ClaimWorld:
+    """Return who of these Pods is decided with its claims, and of all others why not."""
+    alone = alone_in(pods)
     asked = {uid: found for uid, found in world.asked.items() if uid in alone}
     others = dict.fromkeys(world.asked.keys() - alone, NOT_ALONE)
     return replace(world, asked=asked, beyond={**world.beyond, **others})

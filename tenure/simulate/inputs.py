@@ -24,9 +24,10 @@ from scheduler.cluster.objects import asked_by, cluster_of, node_reader, pending
 from scheduler.cluster.snapshot import stored_as
 from scheduler.decide.settings import SchedulingSettings
 from tenure.manifests import Manifests, as_admitted, read_manifests
-from tenure.simulate.claiming import decided_in
+from tenure.simulate.claiming import alone_in, decided_in
 from tenure.simulate.model import Arrival, Run
 from tenure.simulate.schedule import Labels, Subjects, read_schedule, with_labels
+from tenure.simulate.vgpus import by_card, not_by_card, vgpus_asked
 
 
 def read_manifest_run(
@@ -79,12 +80,20 @@ def manifest_run(
         else pod
         for pod in asked
     ]
-    asked = [by_number(pod, offers) if isinstance(pod, PodRequest) else pod for pod in asked]
+    asked = [
+        replace(by_number(pod, offers), stored=stored_as(document, settings.vocabulary))
+        if isinstance(pod, PodRequest)
+        else pod
+        for document, pod in zip(pending, asked, strict=True)
+    ]
     world = decided_in(world, asked)
+    alone = frozenset() if is_timed else alone_in(asked) - world.asked.keys()
+    bodies = {document.uid: document.body for document in pending}
+    vgpus = {uid: found for uid in alone if (found := vgpus_asked(bodies[uid]))}
     pods = [
         asking(
-            replace(pod, stored=stored_as(document, settings.vocabulary)),
-            tuple(not_decided(document.body, world.why_not(document))),
+            by_card(pod) if pod.uid in vgpus else pod,
+            tuple(not_decided(document.body, world.why_not(document), not_by_card(pod, vgpus))),
         )
         if isinstance(pod, PodRequest)
         else pod
@@ -105,6 +114,7 @@ def manifest_run(
         source="manifests",
         unread=unread,
         claims_there=world,
+        vgpus=vgpus,
         arrivals=tuple(Arrival(at_us=start_us, pod=pod) for pod in pods),
         start_us=start_us,
         inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),

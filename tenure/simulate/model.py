@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.claim_asks import ClaimWorld
 from scheduler.cluster.constraints import Unread
 from scheduler.cluster.model import Clearing, Cluster, HealthChange, NodeChange, Pod
+from tenure.simulate.vgpus import VgpuAsk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,7 @@ class Run(Cluster):
         timed: Pods leave, devices die, pending Pods are tried again.
         unread: what restricts where Pods may go and is not looked at, Pod by Pod.
         claims_there: what there is for claims, and who asks for it by them.
+        vgpus: UID of a Pod -> what it asks for in Volcano's words, of those that are decided.
         end_us: a timed run stops here, with what is held still held; None = when all have left.
     """
 
@@ -71,3 +73,4 @@ class Run(Cluster):
     end_us: int | None = None
     unread: Sequence[Unread] = ()
     claims_there: ClaimWorld = field(default_factory=ClaimWorld)
+    vgpus: Mapping[str, tuple[VgpuAsk, ...]] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from tenure.simulate.claiming import Claiming, holding_of
 from tenure.simulate.model import PodChange, Run
 from tenure.simulate.recorder import Recorder
 from tenure.simulate.results import Outcome, Tally
+from tenure.simulate.vgpus import Vgpus
 
 NEVER_CAME: Final = "deleted before it arrived"
 
@@ -55,6 +56,7 @@ class Simulator:
         self.engine, self.groups = engine, self.core.groups
         names = [node.name for node in run.nodes]
         self._claiming = Claiming(run.claims_there, names, run.claims, words)
+        self._vgpus = Vgpus(run.nodes, run.adopted)
         self.pods: list[Pod | None] = [arrival.pod for arrival in run.arrivals]
         self.tally = Tally()
         self.outcomes: list[Outcome | None] = [None] * len(run.arrivals)
@@ -83,7 +85,14 @@ class Simulator:
         """Decide one Pod, as `Decisions.decide`."""
         request = self.request(index)
         asked = self.run.claims_there.asked.get(request.uid)
-        if asked is None:
+        vgpus = self.run.vgpus.get(request.uid)
+        if vgpus:
+            take = partial(self._vgpus.take, vgpus)
+            limits = self._vgpus.limits(vgpus)
+            answer = self.core.decide_by_claims(index, request, at_us, limits, take)
+            if isinstance(answer, Unplaced):
+                answer = replace(answer, never=self._vgpus.never(vgpus) or answer.never)
+        elif asked is None:
             answer = self.core.decide(index, request, at_us)
         elif asked.missing:
             nodes = len(self.run.nodes)
@@ -131,7 +140,7 @@ class Simulator:
     def record_refusal(self, index: int, answer: Unplaced, at_us: int) -> None:
         """Record that a Pod has no place now, unless it waits for the same reasons as before."""
         answer = replace(answer, request=self.request(index))
-        by_claims = answer.request.uid in self.run.claims_there.asked
+        by_claims = answer.request.uid in {*self.run.claims_there.asked, *self.run.vgpus}
         if self.core.record_refusal(index, answer, at_us, by_claims=by_claims):
             self.outcomes[index] = answer if self._keep_nodes else replace(answer, nodes=None)
 
