@@ -14,15 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ledger.domain.errors import (
-    CapacityError,
-    CorruptLedgerError,
-    IdempotencyError,
-    InputError,
-    LedgerError,
-    TenureError,
-    UnknownEventError,
-)
+from ledger.domain import errors
 from tenure.output import LINE_WIDTH, WIDTH_MIN
 
 if TYPE_CHECKING:
@@ -74,7 +66,7 @@ def ended(act: Callable[[], object]) -> int:
         sys.stdout.flush()
     except (AnswerIsNo, BrokenPipeError, KeyboardInterrupt, SystemExit) as stop:
         return _stopped(stop)
-    except (TenureError, OSError) as error:
+    except (errors.TenureError, OSError) as error:
         return _failed(error)
     except Exception as error:  # noqa: BLE001 - the process edge
         parser = sys.modules.get("typer")  # a service may have read its command line before
@@ -188,8 +180,8 @@ def _wrong_usage(error: typer.TyperException) -> int:
     return UNREADABLE
 
 
-def _failed(error: TenureError | OSError) -> int:
-    if isinstance(error, (CapacityError, IdempotencyError)):
+def _failed(error: errors.TenureError | OSError) -> int:
+    if isinstance(error, (errors.CapacityError, errors.IdempotencyError)):
         return _ours(error)
     if isinstance(error, OSError):
         places = [str(name) for name in (error.filename, error.filename2) if name]
@@ -199,20 +191,20 @@ def _failed(error: TenureError | OSError) -> int:
     return UNREADABLE
 
 
-def _step(error: TenureError | OSError) -> str:
+def _step(error: errors.TenureError | OSError) -> str:
     notes = getattr(error, "__notes__", ())
     if notes:
         return str(notes[0])
     match error:
-        case InputError(field=field) if field:
+        case errors.InputError(field=field) if field:
             return "correct that field and run it again"
-        case InputError(place=place) if place:
+        case errors.InputError(place=place) if place:
             return "correct that place and run it again"
-        case UnknownEventError():
+        case errors.UnknownEventError():
             return "read it with the release that wrote it, or a newer one"
-        case CorruptLedgerError():
+        case errors.CorruptLedgerError():
             return "run `tenure verify` for every finding, then restore a copy"
-        case LedgerError():
+        case errors.LedgerError():
             return "make sure that no other process writes this ledger, then run it again"
         case OSError():
             return "check the path and its permissions"

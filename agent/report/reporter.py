@@ -12,15 +12,7 @@ from agent.decide.node_cpus import FoundCpus
 from agent.decide.node_holdings import HeldByPod
 from agent.discover.faults import CardFault
 from agent.discover.machine import Discovery, Fault
-from agent.report.device import (
-    Object,
-    Wanted,
-    closed_cards,
-    is_of_another,
-    ours,
-    recoveries,
-    wanted,
-)
+from agent.report import device
 from agent.report.held import Asked
 from agent.report.offers import node_offers
 from agent.report.settle import MANAGER, Path, Settled, Step, settle
@@ -73,10 +65,12 @@ def path_of_topology(name: str) -> str:
 class Applier(Protocol):
     """The API for reports, each call bounded. Raises ApiError; `apply` also ConflictError."""
 
-    async def read(self, path: str) -> Object | None:
+    async def read(self, path: str) -> device.Object | None:
         """Return an object as the API server has it now; None if there is none."""
 
-    async def apply(self, path: str, body: Object, *, manager: str, force: bool) -> Object:
+    async def apply(
+        self, path: str, body: device.Object, *, manager: str, force: bool
+    ) -> device.Object:
         """Apply an object's fields as this manager's (server-side apply)."""
 
 
@@ -149,15 +143,15 @@ class Reporter:
         if node is None:
             fact = f"there is no such Node: name={self.node_name}"
             return Reported(problems=(Fault(reason=NODE_ABSENT, message=fact),))
-        if is_of_another(found.identity, node):
+        if device.is_of_another(found.identity, node):
             fact = f"the Node is another machine's: name={self.node_name}"
             return Reported(problems=(Fault(reason=OTHER_MACHINE, message=fact),))
-        want = wanted(found, node, there, pods, vocabulary=self.vocabulary, now=self.now())
+        want = device.wanted(found, node, there, pods, vocabulary=self.vocabulary, now=self.now())
         problems += want.problems
         quantities: Mapping[str, str] = {}
         if want.device is not None:
             quantities = node_offers(
-                ours(found, node),
+                device.ours(found, node),
                 pods,
                 asked,
                 dialects=self.dialects,
@@ -187,18 +181,18 @@ class Reporter:
                 kind = NO_TOPOLOGY_KIND if part.whole else NO_DEVICE_KIND
                 reason = kind if absent else UNREPORTED
                 problems.append(Fault(reason=reason, message=str(error)))
-        unheard = recoveries(latest[device_path])
+        unheard = device.recoveries(latest[device_path])
         return Reported(
             written=tuple(written),
             problems=tuple(problems[:_PROBLEMS_MAX]),
-            recovered=tuple(each for each in recoveries(there) if each not in unheard),
+            recovered=tuple(each for each in device.recoveries(there) if each not in unheard),
         )
 
     async def closed(self) -> tuple[CardFault, ...]:
         """Return what the Device object says against cards. Raises ApiError: it can't be read."""
-        return closed_cards(await self.objects.read(path_of_device(self.node_name)))
+        return device.closed_cards(await self.objects.read(path_of_device(self.node_name)))
 
-    def _parts(self, want: Wanted, quantities: Mapping[str, str]) -> list[_Part]:
+    def _parts(self, want: device.Wanted, quantities: Mapping[str, str]) -> list[_Part]:
         """Return what is written, the Device first: without it the Node's numbers are cards."""
         node_path, device_path = path_of_node(self.node_name), path_of_device(self.node_name)
         head = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.node_name}}
@@ -219,8 +213,8 @@ class Reporter:
         return parts
 
     async def _written(
-        self, part: _Part, there: Object | None, problems: list[Fault]
-    ) -> Object | None:
+        self, part: _Part, there: device.Object | None, problems: list[Fault]
+    ) -> device.Object | None:
         want = _without(part.want, self._unknown) if part.path.startswith(DEVICES) else part.want
         if want is not part.want:
             problems.append(_NO_TOPOLOGIES)
@@ -254,8 +248,8 @@ class Reporter:
         return answer
 
     async def _apply(
-        self, part: _Part, want: Object, there: Object | None, *, force: bool
-    ) -> Object:
+        self, part: _Part, want: device.Object, there: device.Object | None, *, force: bool
+    ) -> device.Object:
         """Apply it to what was read, and to nothing newer."""
         version = found_in(there, "metadata", "resourceVersion")
         metadata = {**want["metadata"], **({"resourceVersion": version} if version else {})}
@@ -279,7 +273,7 @@ class _Part:
     """
 
     path: str
-    want: Object
+    want: device.Object
     part: str = ""
     whole: bool = False
 
@@ -289,7 +283,7 @@ class _Part:
         return f"{self.path}/{self.part}" if self.part else self.path
 
 
-def _without(want: Object, unknown: set[Path]) -> Object:
+def _without(want: device.Object, unknown: set[Path]) -> device.Object:
     for top, name in unknown:
         section = want.get(top)
         if isinstance(section, Mapping) and name in section:

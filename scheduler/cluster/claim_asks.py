@@ -30,28 +30,19 @@ from scheduler.cluster.constraints import NOT_DECIDED
 from scheduler.cluster.documents import Document, Documents, is_ended, node_of
 from scheduler.cluster.dra import dra_of, is_of_dra, with_rules
 from scheduler.cluster.model import Pod
-from scheduler.gate.allocate import (
-    Asked,
-    BeyondError,
-    ClaimAsk,
-    Constraint,
-    DeviceAsk,
-    Offer,
-    Toleration,
-    matches,
-)
+from scheduler.gate import allocate
 from scheduler.gate.claims import Allocated, ClaimSeen
 from scheduler.gate.exchange import Device, Results, device_of
 from scheduler.gate.follow import SOURCE
 from scheduler.gate.room import expecting
 from scheduler.gate.selectors import class_selectors
 
-_NOBODY: Final = Asked(driver="", attributes={}, capacity={})
+_NOBODY: Final = allocate.Asked(driver="", attributes={}, capacity={})
 _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
 _EXACTLY: Final = frozenset(
     {"allocationMode", "count", "deviceClassName", "selectors", "tolerations"}
 )
-_TOLERATION: Final = frozenset({*Toleration.__struct_fields__, "tolerationSeconds"})
+_TOLERATION: Final = frozenset({*allocate.Toleration.__struct_fields__, "tolerationSeconds"})
 _ENTRY: Final = frozenset({"name", "resourceClaimName", "resourceClaimTemplateName"})
 _CLAIM: Final = frozenset({"config", "constraints", "requests"})
 _CLASS: Final = frozenset({"config", "extendedResourceName", "selectors"})
@@ -77,7 +68,7 @@ class NodeOffers:
 
     state: NodeState
     accounts: NodeAccounts
-    offers: tuple[Offer, ...]
+    offers: tuple[allocate.Offer, ...]
     barred: str = ""
 
 
@@ -92,7 +83,7 @@ class AskedByPod:
         served: resources that it asks for and that are given by claims.
     """
 
-    claims: tuple[ClaimAsk, ...] = ()
+    claims: tuple[allocate.ClaimAsk, ...] = ()
     missing: str = ""
     served: frozenset[str] = frozenset()
 
@@ -204,7 +195,7 @@ def _world(
     for pod in asking:
         try:
             asked[pod.uid] = reader.asked_by(pod, served.get(pod.uid, ()))
-        except (BeyondError, InputError) as error:
+        except (allocate.BeyondError, InputError) as error:
             beyond[pod.uid] = str(error)
     _, rest = holders_of_own(nodes, dra_of(objects), objects)
     return ClaimWorld(nodes=offers, allocated=allocated, asked=asked, beyond=beyond, dra=rest)
@@ -238,9 +229,9 @@ def _offers(
             fields = [*body[_UNKNOWN], *given]
             beyond = f"{NOT_DECIDED}{', '.join(fields)}" if fields else ""
             offers.append(
-                Offer(
+                allocate.Offer(
                     device=key,
-                    asked=Asked.read(pool.driver, body),
+                    asked=allocate.Asked.read(pool.driver, body),
                     taints=tuple(taint for taint in device.taints if taint.effect in _CLOSING),
                     beyond=beyond or ("" if key in accounts.devices else UNTOLD),
                 )
@@ -354,11 +345,11 @@ class _Reader:
                 return AskedByPod(missing=f'resourceclaim "{name}" is being deleted')
             else:
                 uid = document.uid or default_uid("ResourceClaim", pod.namespace, str(name))
-            asks: tuple[DeviceAsk, ...] = ()
-            constraints: tuple[Constraint, ...] = ()
+            asks: tuple[allocate.DeviceAsk, ...] = ()
+            constraints: tuple[allocate.Constraint, ...] = ()
             if path in self._given:
                 if path not in self._allocated or not self._allocated[path][0]:
-                    raise BeyondError(f"claim {path} has devices that are not looked at")
+                    raise allocate.BeyondError(f"claim {path} has devices that are not looked at")
             else:
                 devices = an_object(spec.get("devices"), "spec.devices")
                 _expect(_CLAIM, devices, f"claim {path}")
@@ -368,7 +359,7 @@ class _Reader:
                 asks = each(devices.get("requests"), "spec.devices.requests", self._ask)
                 constraints = each(devices.get("constraints"), "constraints", _constraint)
             claims.append(
-                ClaimAsk(
+                allocate.ClaimAsk(
                     uid=uid,
                     namespace=pod.namespace,
                     name=str(name),
@@ -382,7 +373,7 @@ class _Reader:
                 "exactly": {"deviceClassName": of_class, "count": count},
             }
             claims.append(
-                ClaimAsk(
+                allocate.ClaimAsk(
                     uid=default_uid("ResourceClaim", pod.namespace, f"{pod.uid}/{name}"),
                     namespace=pod.namespace,
                     name=f"{pod.name}-extended-resources-{number}",
@@ -401,7 +392,7 @@ class _Reader:
                 return f"request {one.get('name')}: device class {name} does not exist"
         return ""
 
-    def _ask(self, item: object, path: str) -> DeviceAsk:
+    def _ask(self, item: object, path: str) -> allocate.DeviceAsk:
         body = an_object(item, path)
         name = a_text(body.get("name"), f"{path}.name")
         exactly = an_object(body.get("exactly"), f"{path}.exactly")
@@ -411,7 +402,7 @@ class _Reader:
         if a_flag(exactly.get("adminAccess"), f"{path}.adminAccess", default=False):
             more.append("adminAccess")
         if more or not exactly:
-            raise BeyondError(f"request {name}: {', '.join(dict.fromkeys(more))}")
+            raise allocate.BeyondError(f"request {name}: {', '.join(dict.fromkeys(more))}")
         of_class = self._classes[a_text(exactly.get("deviceClassName"), path)]
         _expect(_CLASS, section(of_class.body, "spec"), f"class {of_class.name}")
         for said in items_in(exactly, "tolerations"):
@@ -420,31 +411,33 @@ class _Reader:
         selectors = (*class_selectors(of_class.body), *own)
         for one in selectors:
             try:
-                matches(one, _NOBODY)
-            except BeyondError:
-                raise BeyondError(f"request {name}: selector {one}") from None
+                allocate.matches(one, _NOBODY)
+            except allocate.BeyondError:
+                raise allocate.BeyondError(f"request {name}: selector {one}") from None
         count = exactly.get("count")
-        return DeviceAsk(
+        return allocate.DeviceAsk(
             request=name,
             count=1 if count is None else an_integer(count, f"{path}.count", least=1),
             selectors=selectors,
-            tolerations=read(tuple[Toleration, ...], exactly.get("tolerations") or [], path),
+            tolerations=read(
+                tuple[allocate.Toleration, ...], exactly.get("tolerations") or [], path
+            ),
         )
 
 
 def _expect(known: frozenset[str], body: Mapping[str, object], what: str) -> None:
     if more := sorted(body.keys() - known):
-        raise BeyondError(f"{what}: {', '.join(more)}")
+        raise allocate.BeyondError(f"{what}: {', '.join(more)}")
 
 
-def _constraint(item: object, path: str) -> Constraint:
+def _constraint(item: object, path: str) -> allocate.Constraint:
     body = an_object(item, path)
     _expect(_CONSTRAINED, body, "constraint")
     distinct = a_text(body.get("distinctAttribute"), path)
     attribute = distinct or a_text(body.get("matchAttribute"), path)
     if not attribute:
-        raise BeyondError("constraint without an attribute")
-    return Constraint(
+        raise allocate.BeyondError("constraint without an attribute")
+    return allocate.Constraint(
         attribute=attribute,
         requests=frozenset(each(body.get("requests"), path, a_text)),
         distinct=bool(distinct),

@@ -34,16 +34,9 @@ from ledger.store.open import Ledger
 from ledger.store.reading.kept import events_of
 from ledger.store.reading.read import replay
 from ledger.store.reading.timetravel import load_state
-from scheduler.cluster import model
+from scheduler.cluster import model, rebuilt
 from scheduler.cluster.documents import Document, Documents
 from scheduler.cluster.mending import cluster_as_far_as_read
-from scheduler.cluster.rebuilt import (
-    UNTOLD_BY_ARCHIVE,
-    UNTOLD_OF_NODES,
-    held_by,
-    node_of,
-    request_of,
-)
 from scheduler.cluster.settings import recorded_settings, with_templates
 from scheduler.decide.settings import SchedulingSettings
 
@@ -233,17 +226,17 @@ def snapshot_of_ledger(
     known = dict(objects.requests) if objects else {}
     for uid, event in {**told.refusals, **told.holdings}.items():
         told_by_files = objects is not None and (uid in known or uid in objects.broken)
-        request = None if told_by_files else request_of(event, told.requests)
+        request = None if told_by_files else rebuilt.request_of(event, told.requests)
         if request is not None:
             known[uid] = request
     knows_nodes = all(uid in facts or uid in told.described for uid in state.nodes)
-    untold = [] if knows_nodes else [UNTOLD_OF_NODES]
+    untold = [] if knows_nodes else [rebuilt.UNTOLD_OF_NODES]
     if told.is_archived and any(
         holding.pod_uid not in told.holdings and holding.pod_uid not in known
         for node in state.nodes.values()
         for holding in node.holdings.values()
     ):
-        untold.append(UNTOLD_BY_ARCHIVE)
+        untold.append(rebuilt.UNTOLD_BY_ARCHIVE)
     return model.ClusterSnapshot(
         nodes=tuple(nodes),
         holders=tuple(_holders(state, told, places, known)),
@@ -281,7 +274,7 @@ def _node(uid: str, state: LedgerState, told: _Told, facts: Mapping[str, NodeFac
     inventory = told.inventories.get(uid) or events.NodeInventoried(
         node_uid=uid, node_name=node.name, cpus=node.cpus, cpu_ref_count_max=node.cpu_ref_count_max
     )
-    facts_told = node_of(inventory, node.devices, told.described.get(uid))
+    facts_told = rebuilt.node_of(inventory, node.devices, told.described.get(uid))
     return replace(facts_told, system_uuid=node.system_uuid, machine_id=node.machine_id, lost=lost)
 
 
@@ -304,7 +297,7 @@ def _holders(
     for uid, node in state.nodes.items():
         for holding in node.holdings.values():
             event = told.holdings.get(holding.pod_uid)
-            pod = held_by(holding, uid, node.name)
+            pod = rebuilt.held_by(holding, uid, node.name)
             pod = structs.replace(
                 pod,
                 pod_uid=holding.pod_uid if holding.pod_uid not in seen else f"{holding.key}@{uid}",
@@ -323,7 +316,7 @@ def _holders(
             yield replace(holder, fixed=fixed, since=holding.opened_position)
         for holding in node.claims.values():
             name = f"claim/{holding.key}@{uid}"
-            pod = structs.replace(held_by(holding, uid, node.name), pod_uid=name)
+            pod = structs.replace(rebuilt.held_by(holding, uid, node.name), pod_uid=name)
             yield model.Holder(node=places[uid], held=pod, fixed=model.HELD_BY_CLAIM)
     yield from _kept(state, places)
 

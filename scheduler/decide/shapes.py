@@ -11,13 +11,7 @@ from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.registry import reader_of
 from ledger.domain.kube.shared_templates import Amounts, template_amounts
-from ledger.domain.request.requests import (
-    CpuSetDemand,
-    DeviceDemand,
-    PlacementRules,
-    PodRequest,
-    is_whole,
-)
+from ledger.domain.request import requests
 from ledger.domain.resources import NVIDIA_GPU
 from scheduler.decide.dialects.registry import NOTHING_OWN, OWN_FIELDS, chooser_of, own_of
 
@@ -34,7 +28,7 @@ NOT_READ: Final = {
 """The fields of a request that no decision about one Pod reads, each with the reason."""
 
 _READ: Final = (
-    *(field.name for field in fields(PodRequest) if field.name not in NOT_READ),
+    *(field.name for field in fields(requests.PodRequest) if field.name not in NOT_READ),
     "snapshot.qos",
 )
 _HELD: Final = (
@@ -51,10 +45,10 @@ _HELD: Final = (
 )
 """What a shape holds as it is, memory aside."""
 
-asked_by: Final[Callable[[PodRequest], Hashable]] = attrgetter(*_READ)
+asked_by: Final[Callable[[requests.PodRequest], Hashable]] = attrgetter(*_READ)
 """Return all that a decision reads of a request: two of equal keys always get one answer."""
 
-wishes_of: Final[Callable[[PodRequest], Hashable]] = attrgetter(
+wishes_of: Final[Callable[[requests.PodRequest], Hashable]] = attrgetter(
     *(name for name in _READ if name not in {*_HELD, "memory_bytes"})
 )
 """Return all of `asked_by` that a request's shape does not hold, memory aside."""
@@ -78,7 +72,7 @@ class StaticNeed:
         template_amounts: per demand for a share, what one template of the cards must be equal to.
     """
 
-    placement: PlacementRules
+    placement: requests.PlacementRules
     dialect: Dialect | None = None
     device_types: tuple[str, ...] = ()
     model_names: tuple[tuple[str, ...], ...] = ()
@@ -109,8 +103,8 @@ class Shape:
 
     cpu_milli: int
     memory_bytes: int
-    demands: tuple[DeviceDemand, ...]
-    cpuset: CpuSetDemand | None
+    demands: tuple[requests.DeviceDemand, ...]
+    cpuset: requests.CpuSetDemand | None
     dialect: Dialect | None
     static: StaticNeed
     plain_percent: int
@@ -145,7 +139,7 @@ class ShapeIndex:
         self._mixed_models = mixed_models
         # Keyed by identity, because hashing the values costs more than a decision may. The
         # request kept beside the shape keeps its parts alive, so that no id is used again.
-        self._by_identity: dict[tuple[object, ...], tuple[Shape, PodRequest]] = {}
+        self._by_identity: dict[tuple[object, ...], tuple[Shape, requests.PodRequest]] = {}
         self._by_value: dict[Hashable, Shape] = {}
 
     def with_mixed_models(self, mixed_models: bool) -> ShapeIndex:  # noqa: FBT001 - says it all
@@ -154,7 +148,7 @@ class ShapeIndex:
             with_memory=self._with_memory, mixed_models=mixed_models, extended=self._extended
         )
 
-    def shape_of(self, request: PodRequest) -> Shape:
+    def shape_of(self, request: requests.PodRequest) -> Shape:
         """Return the shape of a request."""
         memory_bytes = request.memory_bytes if self._with_memory or request.node_policy else 0
         key = (
@@ -188,7 +182,7 @@ class ShapeIndex:
         return shape
 
 
-def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
+def shape_of(request: requests.PodRequest, *, mixed_models: bool = False) -> Shape:
     """
     Return the shape of one request.
 
@@ -212,8 +206,8 @@ def shape_of(request: PodRequest, *, mixed_models: bool = False) -> Shape:
             own=own_of(request),
             whole_cards=all(demand.exclusive for demand in gpus),
             pinned=request.cpuset is not None,
-            partitioned=request.partition is not None and all(map(is_whole, gpus)),
-            shared=not all(map(is_whole, gpus)),
+            partitioned=request.partition is not None and all(map(requests.is_whole, gpus)),
+            shared=not all(map(requests.is_whole, gpus)),
             template_amounts=tuple(filter(None, map(template_amounts, gpus))),
             stored=request.stored,
             by_plugin=request.by_plugin,
@@ -234,7 +228,7 @@ def _is_by_plugin(dialect: Dialect | None) -> bool:
     return dialect is not None and reader_of(dialect).by_plugin
 
 
-def _plain(request: PodRequest) -> tuple[int, int]:
+def _plain(request: requests.PodRequest) -> tuple[int, int]:
     """
     Return (percent, count) of a plain request, (0, 0) without devices, (-1, 0) for others.
 

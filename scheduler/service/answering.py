@@ -13,14 +13,8 @@ from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import found_in, is_label, is_name, text_at
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.model import RefusedPod
+from scheduler.decide import extender
 from scheduler.decide.bounded import decode_bounded
-from scheduler.decide.extender import (
-    ExtenderArguments,
-    failed_filter,
-    member,
-    read_arguments,
-    without_names,
-)
 from scheduler.decide.nodes.arrays import IntArray
 from scheduler.service.groups import LiveGroups
 from scheduler.service.ports import BindCall, WhyNot
@@ -87,12 +81,12 @@ class Extender:
         self._preempting = preempting
         self._answered: _Answered | None = None
 
-    def filter(self, body: bytes, arguments: ExtenderArguments | None = None) -> bytes:
+    def filter(self, body: bytes, arguments: extender.ExtenderArguments | None = None) -> bytes:
         """Answer which nodes may take a Pod, with a reason for every other."""
-        arguments = arguments or read_arguments(body)
+        arguments = arguments or extender.read_arguments(body)
         why = self._why_not()
         if why:
-            return failed_filter(why)
+            return extender.failed_filter(why)
         view = self._view
         try:
             request = view.requests.read(arguments.pod)
@@ -108,7 +102,7 @@ class Extender:
         self._holds.asked_again(request.uid)
         why = self._groups.why_not_yet(request)
         if why:
-            return failed_filter(why)
+            return extender.failed_filter(why)
         judged = self._judge(request, arguments.node_names)
         self._preempting.take_filter(request.uid)
         best = judged.filtered.best
@@ -117,12 +111,12 @@ class Extender:
         if best is not None and len(judged.filtered.passing) == 1:
             self._holds.expected(best, arguments.pod, judged.decided_at)
         answer = view.directory.filter_result(judged.asked, judged.filtered, arguments.nodes)
-        cut = without_names(answer)
+        cut = extender.without_names(answer)
         if cut is not None:
             self._answered = _Answered(judged, cut[1], view.directory.changes)
         return answer
 
-    def prioritize(self, body: bytes, arguments: ExtenderArguments | None = None) -> bytes:
+    def prioritize(self, body: bytes, arguments: extender.ExtenderArguments | None = None) -> bytes:
         """
         Answer how good the nodes are that are left, by what the filter before found.
 
@@ -133,7 +127,7 @@ class Extender:
         if pod is not None and self._answered is not None:
             judged = self._answered.judged
         else:
-            arguments = arguments or read_arguments(body)
+            arguments = arguments or extender.read_arguments(body)
             self._check_now()
             pod, judged = arguments.pod, self._judged(arguments)
         best = judged.filtered.best
@@ -148,7 +142,7 @@ class Extender:
         Thousands of names are then neither read nor looked up again. None: all has to be read, as
         after a node came, went or closed.
         """
-        last, cut = self._answered, without_names(body)
+        last, cut = self._answered, extender.without_names(body)
         if last is None or cut is None or cut[1] != last.names:
             return None
         if last.changes != self._view.directory.changes:
@@ -164,7 +158,7 @@ class Extender:
         judged = None if isinstance(request, RefusedPod) else self._view.judged(request.uid)
         return pod if judged is last.judged else None
 
-    def _judged(self, arguments: ExtenderArguments) -> Judged:
+    def _judged(self, arguments: extender.ExtenderArguments) -> Judged:
         view = self._view
         request = view.requests.read(arguments.pod)
         if isinstance(request, RefusedPod):
@@ -195,7 +189,7 @@ class Extender:
         """Bind a Pod, or say why not."""
         value = decode_bounded(body, dict[str, object])
         words = {
-            key: text_at({key: member(value, key)}, key, "")
+            key: text_at({key: extender.member(value, key)}, key, "")
             for key in ("PodNamespace", "PodName", "PodUID", "Node")
         }
         for key, word in words.items():
@@ -220,7 +214,7 @@ class Extender:
             raise NotNowError(why)
 
 
-def _is_nominated(arguments: ExtenderArguments) -> bool:
+def _is_nominated(arguments: extender.ExtenderArguments) -> bool:
     nominated = found_in(arguments.pod, "status", "nominatedNodeName")
     return bool(nominated) and list(arguments.node_names) == [nominated]
 

@@ -29,17 +29,7 @@ from ledger.store.writing.commands import Command, Outcome, Recorded
 from scheduler.bind import protocol
 from scheduler.bind import protocol as steps
 from scheduler.record import events
-from scheduler.service import outcomes
-from scheduler.service.ports import (
-    BindCall,
-    Books,
-    Chosen,
-    Clock,
-    NotChosen,
-    Recorder,
-    Standing,
-    Start,
-)
+from scheduler.service import outcomes, ports
 from scheduler.service.telling import Telling, about_pod
 from scheduler.service.wakeups import Wakeups
 
@@ -88,11 +78,11 @@ class _Job:
         failures: of the same act, one after another.
     """
 
-    call: BindCall
+    call: ports.BindCall
     node_uid: str
     attempt: int
     answer: asyncio.Future[str]
-    chosen: Chosen | None = None
+    chosen: ports.Chosen | None = None
     unsure: bool = False
     position: int = 0
     read: Object | None = None
@@ -107,7 +97,7 @@ class _Job:
 class _Ahead:
     """A reservation that waits for its Pod's bind; `known` is set once the ledger answered."""
 
-    chosen: Chosen
+    chosen: ports.Chosen
     position: int = 0
     known: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -130,14 +120,14 @@ class Binder:
         refusals: Bindings that the API server refused, by HTTP status.
     """
 
-    recorder: Recorder
+    recorder: ports.Recorder
     api: Objects
-    clock: Clock
-    books: Books
+    clock: ports.Clock
+    books: ports.Books
     proofs: Proofs
     telling: Telling
     actor: str
-    start: Start
+    start: ports.Start
     wakeups: Wakeups
     ready: Callable[[str], Awaitable[None]]
     is_gone: Callable[[str, str], bool]
@@ -174,7 +164,7 @@ class Binder:
         if standing is not None and not standing.is_bound and pod_uid not in self._jobs:
             self._begin_to_settle(standing, why)
 
-    async def bind(self, call: BindCall) -> str:
+    async def bind(self, call: ports.BindCall) -> str:
         """
         Bind a Pod to a node; return why not, empty when it is bound there.
 
@@ -189,13 +179,13 @@ class Binder:
         except TimeoutError:
             return UNDER_WAY
 
-    def settle(self, standing: Standing) -> None:
+    def settle(self, standing: ports.Standing) -> None:
         """Find out in the background what became of a reservation that is not known as bound."""
         uid = standing.pod_uid
         if not (self.is_under_way(uid) or self.is_awaited(uid)):
             self._begin_to_settle(standing)
 
-    async def _bind(self, call: BindCall) -> str:
+    async def _bind(self, call: ports.BindCall) -> str:
         uid = call.pod_uid
         while True:
             ahead = self._ahead.get(uid)
@@ -247,7 +237,7 @@ class Binder:
             return first
         return first[0], steps.Answer(await self._bind_counted(job, version, *by_number))
 
-    def _begin_ahead(self, call: BindCall) -> _Job | None:
+    def _begin_ahead(self, call: ports.BindCall) -> _Job | None:
         ahead = self._ahead.pop(call.pod_uid, None)
         assert ahead is None or ahead.known.is_set(), call
         if ahead is None or ahead.chosen.reservation.node_name != call.node_name:
@@ -266,8 +256,8 @@ class Binder:
             node=event.node_name, attempt=event.attempt, resource_version=event.resource_version
         )
 
-    def _begin_to_settle(self, standing: Standing, why: str = steps.UNSETTLED) -> _Job:
-        call = BindCall(
+    def _begin_to_settle(self, standing: ports.Standing, why: str = steps.UNSETTLED) -> _Job:
+        call = ports.BindCall(
             namespace=standing.namespace,
             pod_name=standing.pod_name,
             pod_uid=standing.pod_uid,
@@ -283,7 +273,7 @@ class Binder:
         self.start(self._run(job, first))
         return job
 
-    def _job(self, call: BindCall, *, node_uid: str = "", attempt: int = 0) -> _Job:
+    def _job(self, call: ports.BindCall, *, node_uid: str = "", attempt: int = 0) -> _Job:
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         job = _Job(call=call, node_uid=node_uid, attempt=attempt, answer=answer)
         self._jobs[call.pod_uid] = job
@@ -371,7 +361,7 @@ class Binder:
                 if uid in self._ahead or self.books.attempts(uid) >= attempt:
                     return steps.Rejected(UNDER_WAY)
                 chosen = self.books.choose(job.call, attempt, version, job.read)
-                if isinstance(chosen, NotChosen):
+                if isinstance(chosen, ports.NotChosen):
                     return steps.Rejected(chosen.message)
                 job.chosen, job.attempt = chosen, attempt
                 self._expect_others(chosen)
@@ -392,26 +382,26 @@ class Binder:
                 return told
         return steps.Rejected(NODE_MOVED)
 
-    async def _caught_up(self, call: BindCall) -> None:
+    async def _caught_up(self, call: ports.BindCall) -> None:
         """Come back once the ledger's feed has told of everything, or after a while."""
         until = self.clock.monotonic() + BEHIND_SECONDS
         while self.books.is_behind(call) and self.clock.monotonic() < until:
             await self.clock.sleep(AGAIN_SECONDS)
 
-    def _expect_others(self, chosen: Chosen) -> None:
+    def _expect_others(self, chosen: ports.Chosen) -> None:
         for new in chosen.events[:-1]:
             if isinstance(new.event, PodReserved):
-                alone = Chosen(reservation=new.event, events=(new,))
+                alone = ports.Chosen(reservation=new.event, events=(new,))
                 self._ahead[new.event.pod_uid] = _Ahead(chosen=alone)
 
-    def _wait_for_others(self, chosen: Chosen, first: int) -> None:
+    def _wait_for_others(self, chosen: ports.Chosen, first: int) -> None:
         for position, new in enumerate(chosen.events[:-1], start=first):
             if isinstance(new.event, PodReserved) and new.event.pod_uid in self._ahead:
                 ahead = self._ahead[new.event.pod_uid]
                 ahead.position = position
                 ahead.known.set()
 
-    def _forget_others(self, chosen: Chosen) -> None:
+    def _forget_others(self, chosen: ports.Chosen) -> None:
         for event in chosen.others:
             ahead = self._ahead.pop(event.pod_uid, None)
             if ahead is not None:
@@ -472,7 +462,7 @@ class Binder:
             return error
         return None
 
-    def _refused(self, call: BindCall, error: ConflictError | ApiError) -> None:
+    def _refused(self, call: ports.BindCall, error: ConflictError | ApiError) -> None:
         if isinstance(error, ConflictError):  # the protocol expects it
             self.refusals["409"] += 1
             return
@@ -513,7 +503,7 @@ class Binder:
         return outcomes.of_pod(job.read, job.call.pod_uid)
 
 
-def binding(call: BindCall, version: str, annotations: Mapping[str, str]) -> Object:
+def binding(call: ports.BindCall, version: str, annotations: Mapping[str, str]) -> Object:
     """Return a Binding that only this Pod takes, and only at this version."""
     return {
         "apiVersion": "v1",

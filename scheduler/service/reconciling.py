@@ -20,18 +20,10 @@ from certs.ports import ApiError, Object
 from ledger.domain.annotations.guarded import given
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.errors import LedgerError
-from ledger.domain.log import drift
+from ledger.domain.log import drift, machines
 from ledger.domain.log.clock import SKEW_MAX_US
 from ledger.domain.log.drift import DRIFT_KINDS
 from ledger.domain.log.events import BY_COUNT, DriftFound, DriftResolved, LedgerEvent, PodReserved
-from ledger.domain.log.machines import (
-    DEVICE_ID_CLONED,
-    MACHINE_ID_CLONED,
-    MACHINE_IDS_TAKEN,
-    MACHINE_REGISTERED_TWICE,
-    contradictions,
-    ids_taken,
-)
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import Holding
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION, ANNOTATION_TENURE_PROOF
@@ -76,10 +68,10 @@ CLUSTER: Final = ""
 """The scope of what is about no node, or about several."""
 OF_CLUSTER: Final = frozenset(
     {
-        MACHINE_REGISTERED_TWICE,
-        MACHINE_ID_CLONED,
-        MACHINE_IDS_TAKEN,
-        DEVICE_ID_CLONED,
+        machines.MACHINE_REGISTERED_TWICE,
+        machines.MACHINE_ID_CLONED,
+        machines.MACHINE_IDS_TAKEN,
+        machines.DEVICE_ID_CLONED,
         drift.NAMESPACE_LABEL_WRONG,
         drift.CLOCK_SKEW,
     }
@@ -307,8 +299,8 @@ class Reconciling:
         names = self._releasing.names() if lost else ()
         there = [state for name in names for state in self._releasing.states(name)]
         return [
-            *map(contradicted, contradictions(claims)),
-            *map(contradicted, ids_taken(there, lost)),
+            *map(contradicted, machines.contradictions(claims)),
+            *map(contradicted, machines.ids_taken(there, lost)),
             *mislabelled(self._announcing.mislabelled),
             *skewed(self._skew(), SKEW_MAX_US / 1e6),
         ]

@@ -19,13 +19,7 @@ import numpy.typing as npt
 from msgspec import structs
 
 from certs.ports import Object
-from ledger.domain.errors import (
-    CorruptLedgerError,
-    FencedError,
-    InputError,
-    LedgerError,
-    UnknownOutcomeError,
-)
+from ledger.domain import errors
 from ledger.domain.log.events import LedgerEvent, PodReserved, RefusalReason
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_request import recorded_request, request_digest
@@ -80,7 +74,7 @@ REFUSED: Final = "refused by the ledger"
 History = Callable[[Sequence[str] | None], Awaitable[Mapping[str, Told]]]
 """Returns what the ledger says of why these Pods waited, None = of all that wait by it; of those
 that it refused at all."""
-_LOST: Final = (FencedError, CorruptLedgerError)
+_LOST: Final = (errors.FencedError, errors.CorruptLedgerError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +165,7 @@ class Refusing:
             return
         try:
             asked = self._view.requests.read(item)
-        except InputError:
+        except errors.InputError:
             return  # its filter says so, or its admission
         if isinstance(asked, PodRequest):
             self._note(asking(asked, gates), np.zeros(0, dtype=np.int64))
@@ -207,14 +201,14 @@ class Refusing:
         if unknown:
             try:
                 found = await self._history(unknown)
-            except LedgerError:
+            except errors.LedgerError:
                 self._put_back(pods)
                 raise
             self._told.pods |= {uid: found.get(uid, Told()) for uid in unknown}
         for uid, due in list(pods.items()):
             try:
                 await self._explain(uid, due)
-            except LedgerError:
+            except errors.LedgerError:
                 self._put_back(pods)
                 raise
             del pods[uid]
@@ -367,9 +361,9 @@ class Refusing:
     async def _record(self, uid: str, new: tuple[NewEvent, ...]) -> None:
         try:
             error = await self._records.record(uid, new)
-        except (UnknownOutcomeError, *_LOST):
+        except (errors.UnknownOutcomeError, *_LOST):
             raise
-        except LedgerError:
+        except errors.LedgerError:
             self._records.forget(uid)  # nothing was recorded: it is explained anew
             self._told.pods.pop(uid, None)
             raise

@@ -34,21 +34,12 @@ from ledger.domain.log.state import OBSERVED, Holding, NodeState, node_uid_of
 from scheduler.cluster.documents import Document
 from scheduler.cluster.objects import ALONE, observed_on, stranger
 from scheduler.record import events
+from scheduler.service import ending
 from scheduler.service.agents import NAMED, SeenPod, is_covered
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, pod_path
 from scheduler.service.books import LiveBooks
 from scheduler.service.due import NodesDue
-from scheduler.service.ending import (
-    DELETED,
-    MIRROR_SECONDS,
-    Ends,
-    NodeWord,
-    PodLife,
-    ends,
-    is_confirmed,
-    life_of,
-)
 from scheduler.service.ports import Attempts, Clock, WhyNot
 from scheduler.service.recording import RecordUntilKnown, gravest
 from scheduler.service.view import ClusterView
@@ -62,7 +53,9 @@ FORCED: Final = "forced"
 _log: Final = logging.getLogger("tenure.scheduler.releasing")
 
 
-def gone_by(view: ClusterView, word: Callable[[NodeState], NodeWord]) -> Callable[[str, str], bool]:
+def gone_by(
+    view: ClusterView, word: Callable[[NodeState], ending.NodeWord]
+) -> Callable[[str, str], bool]:
     """Return what tells, by UIDs, whether a node has nothing left of a Pod whose object is gone."""
 
     def is_gone(node_uid: str, pod_uid: str) -> bool:
@@ -71,7 +64,7 @@ def gone_by(view: ClusterView, word: Callable[[NodeState], NodeWord]) -> Callabl
             return True
         seen = view.pods.gone.get(state.name, {}).get(pod_uid)
         has_cpus = any(one.cpuset for one in state.holdings.values() if one.pod_uid == pod_uid)
-        return is_confirmed(pod_uid, seen, word(state), has_cpus=has_cpus)
+        return ending.is_confirmed(pod_uid, seen, word(state), has_cpus=has_cpus)
 
     return is_gone
 
@@ -102,7 +95,7 @@ class Releasing:
         *,
         why_not: WhyNot,
         attempts: Attempts,
-        word: Callable[[NodeState], NodeWord],
+        word: Callable[[NodeState], ending.NodeWord],
         seen: Callable[[str], Mapping[str, SeenPod]],
         why_deleted: Callable[[str], str],
     ) -> None:
@@ -226,11 +219,11 @@ class Releasing:
         for pod in list(seen.values()):
             await self._see(name, pod, holders())
 
-    def _ends(self, name: str) -> Ends:
+    def _ends(self, name: str) -> ending.Ends:
         pods, states = self._view.pods, self.states(name)
         held = {holding.pod_uid for state in states for holding in state.holdings.values()}
         there = held.union(pods.running_on(name))
-        found = ends(
+        found = ending.ends(
             {uid: pods.seen[uid] for uid in sorted(there) if uid in pods.seen},
             states,
             {state.uid: self._word(state) for state in states},
@@ -256,7 +249,7 @@ class Releasing:
         now = self._clock.monotonic()
         return now - self._missed.setdefault(pod_uid, now)
 
-    async def _act(self, name: str, found: Ends, holders: Collection[str]) -> None:
+    async def _act(self, name: str, found: ending.Ends, holders: Collection[str]) -> None:
         for uid in found.settles:
             standing = self._books.standing(uid)
             if standing is not None and not standing.is_bound:
@@ -277,7 +270,7 @@ class Releasing:
         holding = None if state is None else state.holdings.get(f"{uid}/{event.attempt}")
         if state is None or holding is None:
             return
-        if event.reason == DELETED and uid not in self._view.pods.gone.get(name, {}):
+        if event.reason == ending.DELETED and uid not in self._view.pods.gone.get(name, {}):
             pod = await self._read(holding)
             if pod is not None and uid in _uids_of(pod):
                 self.look_at(name)
@@ -287,8 +280,8 @@ class Releasing:
         if any(one and one.agent_ready and uid not in one.gone for one in words):
             self.look_at(name)  # it took that back meanwhile
             return
-        if event.reason == DELETED:
-            event = structs.replace(event, reason=self._why_deleted(uid) or DELETED)
+        if event.reason == ending.DELETED:
+            event = structs.replace(event, reason=self._why_deleted(uid) or ending.DELETED)
         await self._record(uid, (events.of_pod(event, self._clock.wall_us()),))
 
     def is_ending(self, pod_uid: str) -> bool:
@@ -353,11 +346,11 @@ class Releasing:
         uid = holding.pod_uid
         pod = await self._read(holding)
         if pod is not None and uid in _uids_of(pod):
-            life = life_of(pod)
+            life = ending.life_of(pod)
             return not life.ended and life.node in {"", state.name}
         seen = self._view.pods.gone.get(state.name, {}).get(uid)
         is_mirror = seen is not None and bool(seen.static_uid)
-        return is_mirror and self._gone_seconds(uid) < MIRROR_SECONDS
+        return is_mirror and self._gone_seconds(uid) < ending.MIRROR_SECONDS
 
     def _unconfirmed(
         self, namespace: str, pod_name: str, pod_uid: str
@@ -374,7 +367,7 @@ class Releasing:
                         found.append((state, holding))
         return found
 
-    def _seen_of(self, name: str, pod: PodLife) -> tuple[DeviceCheckpoint, ...]:
+    def _seen_of(self, name: str, pod: ending.PodLife) -> tuple[DeviceCheckpoint, ...]:
         uid = self._view.nodes.uid(name)
         there = {} if uid is None else self._seen(uid)
         found = there.get(pod.uid) or there.get(pod.static_uid)
@@ -413,7 +406,7 @@ class Releasing:
         if isinstance(there, PodObserved) and pod.ids <= {one.device_id for one in there.shares}:
             await self._record(uid, new)
 
-    def _of_the_api(self, name: str, uid: str) -> PodLife | None:
+    def _of_the_api(self, name: str, uid: str) -> ending.PodLife | None:
         """Return the Pod that the API has by this UID, or the node's mirror of the static one."""
         pods = self._view.pods
         there = (pods.seen[each] for each in pods.running_on(name))
@@ -432,7 +425,7 @@ class Releasing:
         pod = await self._api.read(pod_path(seen.namespace, seen.name))
         if pod is None or self._binder.is_under_way(uid):
             return
-        life = life_of(pod)
+        life = ending.life_of(pod)
         if (life.uid, life.node, life.ended) != (uid, name, ""):
             return  # the watch tells of it
         new = self._observed_by(name, pod, self._seen_of(name, life), before)
@@ -460,7 +453,7 @@ class Releasing:
         facts, about = self._view.facts(name), self._view.nodes.documents(name)
         if facts is None or about is None:
             return ()
-        life = life_of(pod)
+        life = ending.life_of(pod)
         document = Document(
             kind="Pod",
             ours=True,
@@ -510,5 +503,5 @@ def _about(event: LedgerEvent) -> str:
 
 
 def _uids_of(pod: Object) -> tuple[str, str]:
-    life = life_of(pod)
+    life = ending.life_of(pod)
     return life.uid, life.static_uid

@@ -10,14 +10,7 @@ import msgspec
 
 from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.errors import FieldError, InputError
-from ledger.domain.kube.object_fields import (
-    default_uid,
-    found_in,
-    name_of,
-    text_at,
-    text_in,
-    time_us,
-)
+from ledger.domain.kube import object_fields
 from ledger.domain.kube.original import stored_names
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest
@@ -126,9 +119,11 @@ def _key(read: Mapping[str, Object]) -> bytes | None:
 
 def _as_of(known: PodRequest, metadata: Mapping[str, object]) -> PodRequest:
     """Return a known request as that of another Pod. Raises InputError: who that is."""
-    name = name_of(metadata)
-    uid = text_at(metadata, "uid", "metadata") or default_uid("Pod", known.namespace, name)
-    created = time_us(metadata.get("creationTimestamp"), "metadata.creationTimestamp")
+    name = object_fields.name_of(metadata)
+    uid = object_fields.text_at(metadata, "uid", "metadata") or object_fields.default_uid(
+        "Pod", known.namespace, name
+    )
+    created = object_fields.time_us(metadata.get("creationTimestamp"), "metadata.creationTimestamp")
     snapshot = msgspec.structs.replace(known.snapshot, created_at_us=created)
     return replace(known, uid=uid, name=name, snapshot=snapshot)
 
@@ -144,8 +139,8 @@ class PodRequests:
 
     def read(self, pod: Mapping[str, Any]) -> PodRequest | RefusedPod:
         """Return what a Pod asks for, or the rules it breaks. Raises InputError: unreadable."""
-        version = found_in(pod, "metadata", "resourceVersion")
-        known = self._asked.get(text_in(pod, "metadata", "uid")) if version else None
+        version = object_fields.found_in(pod, "metadata", "resourceVersion")
+        known = self._asked.get(object_fields.text_in(pod, "metadata", "uid")) if version else None
         if known is not None and known[0] == version:
             return known[1]
         asked = asking(*self._compared(pod, *self._reader.examine(pod)))

@@ -22,15 +22,7 @@ from ledger.domain.annotations.device_hints import LabelSelector, read_selector
 from ledger.domain.dialects.dra.cpus import CPU
 from ledger.domain.errors import InputError
 from ledger.domain.kube.shared_templates import kind_of_cards
-from ledger.domain.log import drift
-from ledger.domain.log.events import (
-    POD,
-    LedgerEvent,
-    NodeDescribed,
-    NodeInventoried,
-    PodObserved,
-    PodReserved,
-)
+from ledger.domain.log import drift, events
 from ledger.domain.log.state import Folding, Holding, LedgerState, NodeState, node_uid_of
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.card_names import followed
@@ -62,7 +54,7 @@ BEHIND: Final = "LedgerBehind: what the ledger has recorded is being read, try a
 JUDGED_MAX: Final = 256
 """Filters that are remembered, for prioritize and bind that follow."""
 
-Opened = PodReserved | PodObserved
+Opened = events.PodReserved | events.PodObserved
 _POD_UID: Final = attrgetter("pod_uid")
 
 
@@ -151,7 +143,7 @@ class ClusterView:
         """Tell whether the event at a position is folded in."""
         return position <= self.position or position in self._ahead
 
-    def take(self, position: int, event: LedgerEvent) -> None:
+    def take(self, position: int, event: events.LedgerEvent) -> None:
         """Fold an event in, each once, whoever tells of it first."""
         if self.has(position):
             return
@@ -159,12 +151,15 @@ class ClusterView:
         while self.position + 1 in self._ahead:
             self.position += 1
             self._ahead.discard(self.position)
-        if isinstance(event, PodReserved | PodObserved):
+        if isinstance(event, events.PodReserved | events.PodObserved):
             self._opened[position] = _packed(opening_of(event))
         holding = self._fold.holding_of(event)
         self._fold.add(position, event)
         uid = node_uid_of(event)
-        if isinstance(event, NodeInventoried | NodeDescribed) and event.node_uid in self._facts:
+        if (
+            isinstance(event, events.NodeInventoried | events.NodeDescribed)
+            and event.node_uid in self._facts
+        ):
             self._unlaid.add(event.node_uid)
         if uid is not None and uid in self._facts:
             self._lay(self._facts[uid])
@@ -186,7 +181,7 @@ class ClusterView:
         return tuple(
             key
             for (node, key), event in self._expected.items()
-            if isinstance(event, PodReserved)
+            if isinstance(event, events.PodReserved)
             and key not in but
             and (event.group in groups or self._is_one_machine(node, uid))
         )
@@ -216,7 +211,7 @@ class ClusterView:
         """Count as held what is on its way into the ledger."""
         uid, key = event.node_uid, f"{event.pod_uid}/{event.attempt}"
         self._expected[uid, key] = event
-        held = as_observed(event) if isinstance(event, PodReserved) else event
+        held = as_observed(event) if isinstance(event, events.PodReserved) else event
         held = structs.replace(held, pod_uid=_name_of(key, uid))
         self.engine.take(self.numbers[uid], held)
 
@@ -230,12 +225,12 @@ class ClusterView:
     def holdings(self, uid: str) -> Mapping[str, Holding]:
         """Return what Pods hold on a node, by Pod UID and attempt."""
         held = self._held.get(uid, {})
-        return {key: holding for key, holding in held.items() if holding.holder == POD}
+        return {key: holding for key, holding in held.items() if holding.holder == events.POD}
 
     def holders(self) -> frozenset[str]:
         """Return the UIDs of all Pods that hold something somewhere."""
         held = (each for held in self._held.values() for each in held.values())
-        return frozenset(each.pod_uid for each in held if each.holder == POD)
+        return frozenset(each.pod_uid for each in held if each.holder == events.POD)
 
     def namespaces(self) -> frozenset[str]:
         """Return the namespaces of all Pods and claims that hold something."""
@@ -401,13 +396,13 @@ class ClusterView:
         if given_back:
             self.wakeups.node_dropped.publish(given_back)
 
-    def _observed(self, uid: str, key: str, holding: Holding) -> PodObserved:
+    def _observed(self, uid: str, key: str, holding: Holding) -> events.PodObserved:
         event = self._opened.get(holding.opened_position)
         if event is None:
             observed = held_by(holding, uid, self._facts[uid].name)
         else:
-            observed = as_observed(event) if isinstance(event, PodReserved) else event
-        if holding.holder != POD:  # what claims alone give no Pod is placed on
+            observed = as_observed(event) if isinstance(event, events.PodReserved) else event
+        if holding.holder != events.POD:  # what claims alone give no Pod is placed on
             there = {(each.device_type, each.device_id) for each in self._laid[uid].devices}
             shares = (
                 each for each in observed.shares if (each.device_type, each.device_id) in there

@@ -9,26 +9,16 @@ from typing import Final, TypeVar
 
 from ledger.domain.resources import TYPE_GPU
 from ledger.store.reading.report_rows import Device, HealthRow, HoldingRow, Node, Span, UnplacedRow
+from scheduler.usage import model
 from scheduler.usage.machines import GONE, DeviceKey, once_per_machine
-from scheduler.usage.model import (
-    WHOLE,
-    Axis,
-    CardInfo,
-    History,
-    Hold,
-    HoldEnd,
-    NodeInfo,
-    Outage,
-    Share,
-)
 from scheduler.usage.unplaced import Unlisted
 
 SECOND_US: Final = 1_000_000
 OBSERVED: Final = "observed"
 UNNAMED: Final = "held by others, which card is not known"
 """The policy of a hold on a card that stands for one which nobody can name."""
-_WHOLE_UNNAMED: Final = Share(
-    core_percent=0, memory_bytes=0, memory_ratio_percent=WHOLE, observed=True
+_WHOLE_UNNAMED: Final = model.Share(
+    core_percent=0, memory_bytes=0, memory_ratio_percent=model.WHOLE, observed=True
 )
 T = TypeVar("T")
 
@@ -41,7 +31,7 @@ class _Table(dict[T, int]):
         return self.setdefault(value, len(self))
 
 
-def axis_of(span: Span) -> Axis:
+def axis_of(span: Span) -> model.Axis:
     """
     Return what the history runs along.
 
@@ -63,7 +53,7 @@ def history_of(
     apart: AbstractSet[DeviceKey] = frozenset(),
     first_reserved: int = 1,
     created: Mapping[str, str] | None = None,
-) -> History:
+) -> model.History:
     """
     Return everything that was ever held, on every device that was ever known.
 
@@ -85,7 +75,7 @@ def history_of(
     stand_ins = _stand_ins(axis, rooms, places, holds, unplaced)
     holds += [drawn.unnamed(card, row, percent) for row, card, percent in stand_ins]
     by_time = axis == "time"
-    return History(
+    return model.History(
         axis=axis,
         start=span.first_at_us if by_time else first_reserved - 1,
         end=span.last_at_us if by_time else span.last_position,
@@ -99,7 +89,7 @@ def history_of(
     )
 
 
-def _moments(axis: Axis, row: HoldingRow | UnplacedRow) -> tuple[int, int | None]:
+def _moments(axis: model.Axis, row: HoldingRow | UnplacedRow) -> tuple[int, int | None]:
     if axis == "time":
         return row.opened_at_us, row.closed_at_us
     return row.position, row.closed_position
@@ -108,15 +98,15 @@ def _moments(axis: Axis, row: HoldingRow | UnplacedRow) -> tuple[int, int | None
 class _Drawn:
     """Holds along an axis, with each Pod, share and ending of them once."""
 
-    def __init__(self, axis: Axis) -> None:
-        self._axis: Axis = axis
+    def __init__(self, axis: model.Axis) -> None:
+        self._axis: model.Axis = axis
         self.pods: _Table[tuple[str, str, str]] = _Table()
-        self.shares: _Table[Share] = _Table()
-        self.endings: _Table[HoldEnd] = _Table()
+        self.shares: _Table[model.Share] = _Table()
+        self.endings: _Table[model.HoldEnd] = _Table()
 
-    def named(self, card: int, row: HoldingRow) -> Hold:
+    def named(self, card: int, row: HoldingRow) -> model.Hold:
         """Return the hold of a card that the ledger names."""
-        share = Share(
+        share = model.Share(
             core_percent=row.core_percent,
             memory_bytes=row.memory_bytes,
             memory_ratio_percent=row.memory_ratio_percent,
@@ -125,18 +115,20 @@ class _Drawn:
         )
         return self._hold(card, row, share, row.policy)
 
-    def unnamed(self, card: int, row: UnplacedRow, percent: int) -> Hold:
+    def unnamed(self, card: int, row: UnplacedRow, percent: int) -> model.Hold:
         """Return the hold of a card that stands for one which nobody can name."""
         return self._hold(card, row, replace(_WHOLE_UNNAMED, memory_ratio_percent=percent), UNNAMED)
 
-    def _hold(self, card: int, row: HoldingRow | UnplacedRow, share: Share, policy: str) -> Hold:
-        return Hold(
+    def _hold(
+        self, card: int, row: HoldingRow | UnplacedRow, share: model.Share, policy: str
+    ) -> model.Hold:
+        return model.Hold(
             card,
             self.pods.place((row.namespace, row.pod_name, row.pod_uid)),
             *_moments(self._axis, row),
             row.position,
             self.shares.place(share),
-            self.endings.place(HoldEnd(policy=policy, end_reason=row.end_reason or "")),
+            self.endings.place(model.HoldEnd(policy=policy, end_reason=row.end_reason or "")),
         )
 
 
@@ -146,8 +138,8 @@ class _Rooms:
     def __init__(
         self,
         nodes: Sequence[Node],
-        cards: Sequence[CardInfo],
-        infos: Sequence[NodeInfo],
+        cards: Sequence[model.CardInfo],
+        infos: Sequence[model.NodeInfo],
         apart: AbstractSet[int],
     ) -> None:
         self._machines: dict[int | str, list[int]] = {}
@@ -167,10 +159,10 @@ class _Rooms:
 
 
 def _stand_ins(
-    axis: Axis,
+    axis: model.Axis,
     rooms: _Rooms,
     places: Mapping[DeviceKey, int],
-    holds: Sequence[Hold],
+    holds: Sequence[model.Hold],
     unplaced: Sequence[Unlisted],
 ) -> list[tuple[UnplacedRow, int, int]]:
     """
@@ -201,21 +193,21 @@ def _stand_ins(
         chosen = sorted(gpus, key=crowd)[: each.cards]
         for card in chosen:
             meanwhile.setdefault(card, []).append((opened, closed))
-            found.append((each.row, card, min(WHOLE, each.percent // len(chosen))))
+            found.append((each.row, card, min(model.WHOLE, each.percent // len(chosen))))
     return found
 
 
 def _inventory(
     nodes: Sequence[Node], devices: Sequence[Device], held: Sequence[DeviceKey]
-) -> tuple[tuple[NodeInfo, ...], tuple[CardInfo, ...], dict[DeviceKey, int]]:
+) -> tuple[tuple[model.NodeInfo, ...], tuple[model.CardInfo, ...], dict[DeviceKey, int]]:
     """Return nodes, cards and the place of each card; a device that left keeps its history."""
     present_last = sorted(devices, key=lambda device: device.closed_reason != GONE)
     known = {(d.node_uid, d.device_type, d.minor): d for d in present_last}
     keys: dict[str, set[tuple[str, int]]] = {node.node_uid: set() for node in nodes}
     for uid, device_type, minor in (*known, *dict.fromkeys(held)):
         keys[uid].add((device_type, minor))
-    infos: list[NodeInfo] = []
-    cards: list[CardInfo] = []
+    infos: list[model.NodeInfo] = []
+    cards: list[model.CardInfo] = []
     places: dict[DeviceKey, int] = {}
     for node in nodes:
         first = len(cards)
@@ -223,7 +215,7 @@ def _inventory(
             device = known.get((node.node_uid, device_type, minor))
             places[node.node_uid, device_type, minor] = len(cards)
             cards.append(
-                CardInfo(
+                model.CardInfo(
                     node=len(infos),
                     device_type=device_type,
                     minor=minor,
@@ -232,7 +224,7 @@ def _inventory(
                     memory_capacity_bytes=device.memory_capacity_bytes if device else 0,
                 )
             )
-        infos.append(NodeInfo(name=node.node_name, cards=range(first, len(cards))))
+        infos.append(model.NodeInfo(name=node.node_name, cards=range(first, len(cards))))
     return tuple(infos), tuple(cards), places
 
 
@@ -246,13 +238,13 @@ def _followed(devices: Iterable[Device]) -> frozenset[int]:
 
 
 def _outages(
-    axis: Axis,
+    axis: model.Axis,
     health: Iterable[HealthRow],
     places: dict[DeviceKey, int],
     followed: frozenset[int],
-) -> tuple[Outage, ...]:
+) -> tuple[model.Outage, ...]:
     """Return when cards were closed; where one took another's place, that is one card's time."""
-    found: list[Outage] = []
+    found: list[model.Outage] = []
     since: dict[int, tuple[int, str]] = {}
     for change in health:
         card = places.get((change.node_uid, change.device_type, change.minor))
@@ -264,9 +256,9 @@ def _outages(
             since.setdefault(card, (at, change.reason))
         elif card in since:
             opened, reason = since.pop(card)
-            found.append(Outage(card=card, opened=opened, closed=at, reason=reason))
+            found.append(model.Outage(card=card, opened=opened, closed=at, reason=reason))
     found += [
-        Outage(card=card, opened=opened, closed=None, reason=reason)
+        model.Outage(card=card, opened=opened, closed=None, reason=reason)
         for card, (opened, reason) in since.items()
     ]
     return tuple(sorted(found, key=lambda outage: (outage.opened, outage.card)))

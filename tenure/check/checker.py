@@ -18,13 +18,7 @@ from tenure.check.api_rules import Priorities, check_amounts, with_api_defaults
 from tenure.check.facts import UNNAMED, written
 from tenure.exits import with_next
 from tenure.manifests import OURS, Document
-from webhook.decide.answers import (
-    ALLOWED,
-    AdmissionAnswer,
-    PatchOperation,
-    refusal_message,
-    warning,
-)
+from webhook.decide import answers
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import EPHEMERAL, mutate_pod, mutated, with_blind_ephemeral
 from webhook.decide.patch import diff
@@ -68,7 +62,7 @@ class Checked:
     message: str = ""
     causes: tuple[FieldError, ...] = ()
     warnings: tuple[str, ...] = ()
-    patch: tuple[PatchOperation, ...] = ()
+    patch: tuple[answers.PatchOperation, ...] = ()
 
     @property
     def allowed(self) -> bool:
@@ -144,11 +138,11 @@ class Checker:
 
     def _ephemeral(
         self, request: AdmissionRequest, facts: NamespaceFacts, body: Mapping[str, Any]
-    ) -> tuple[Mapping[str, Any], AdmissionAnswer]:
+    ) -> tuple[Mapping[str, Any], answers.AdmissionAnswer]:
         """Answer for ephemeral containers, which only come by a subresource of their own."""
         now, was = (spec_of(pod).get(_EPHEMERAL) for pod in (request.obj, request.old))
         if (request.group, request.kind) != ("", "Pod") or now == was:
-            return body, ALLOWED
+            return body, answers.ALLOWED
         after = body
         if facts.managed:
             after = with_blind_ephemeral(body, request.old or {}, self.settings)
@@ -292,7 +286,7 @@ def _namespace(document: Document) -> str:
 
 
 def _together(
-    api: Sequence[FieldError], first: AdmissionAnswer, second: AdmissionAnswer
+    api: Sequence[FieldError], first: answers.AdmissionAnswer, second: answers.AdmissionAnswer
 ) -> tuple[FieldError, ...]:
     """
     Return every violation once: the API server's words count where both name a field.
@@ -310,7 +304,7 @@ def _checked(
     *,
     causes: Sequence[FieldError],
     warnings: Sequence[str],
-    patch: tuple[PatchOperation, ...] = (),
+    patch: tuple[answers.PatchOperation, ...] = (),
     namespace: str = "",
 ) -> Checked:
     kind = str(document.body["kind"])
@@ -319,7 +313,7 @@ def _checked(
         namespace=namespace or document.namespace,
         name=document.name,
         body=body,
-        message=refusal_message(kind, document.name, causes) if causes else "",
+        message=answers.refusal_message(kind, document.name, causes) if causes else "",
         causes=tuple(causes),
         warnings=tuple(_texts(warnings)),
         patch=patch,
@@ -327,7 +321,7 @@ def _checked(
 
 
 def _texts(warnings: Sequence[str]) -> Iterator[str]:
-    yield from dict.fromkeys(map(warning, warnings))
+    yield from dict.fromkeys(map(answers.warning, warnings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

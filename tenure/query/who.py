@@ -13,19 +13,10 @@ from ledger.domain.cpuset import parse_cpuset
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import InputError
 from ledger.domain.resources import TYPE_GPU
+from tenure import names
 from tenure.asking import EVERYBODY, Answer, Sight
 from tenure.kernel import KernelWord, kernel_words
 from tenure.live.place import NO_PARQUET, Place, asks, say
-from tenure.names import (
-    CardName,
-    CpuName,
-    Name,
-    NodeName,
-    OwnerName,
-    PodName,
-    card_text,
-    parse_name,
-)
 from tenure.opening import moment_of, time_of, window_of
 from tenure.options import At, DataOutput, Out, Since, Until
 from tenure.output import (
@@ -118,7 +109,7 @@ class WhoQuestion:
 class _Found:
     """Who holds what, and what is said where nobody does."""
 
-    meant: Name
+    meant: names.Name
     at_us: int | None
     window: dict[str, str]
     records: list[dict[str, Any]]
@@ -170,7 +161,7 @@ def answer_who(source: Ledger, question: WhoQuestion, sight: Sight) -> Answer:
 def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -> _Found:
     from ledger.store.reading.timetravel import position_at
 
-    readings = parse_name(question.name)
+    readings = names.parse_name(question.name)
     now = time_of(source)
     when, window = _when(source, question, now, answer)
     at_us, since_us = when.at_us, when.since_us
@@ -178,9 +169,9 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
     with source.connection.begin():
         meant = first_known(source, readings, sight, position)
         parts = [(when, frozenset[int]())]
-        if isinstance(meant, CardName) and meant not in readings:
+        if isinstance(meant, names.CardName) and meant not in readings:
             parts = [(when, numbers_called(source, readings))]
-        elif isinstance(meant, CardName) and position is not None:
+        elif isinstance(meant, names.CardName) and position is not None:
             parts = list(cards_over(source, meant, when, position))
         found = (find_holders(source, meant, each, sight, then) for each, then in parts)
         holders = list(dict.fromkeys(chain.from_iterable(found)))
@@ -192,7 +183,7 @@ def _find(source: Ledger, question: WhoQuestion, sight: Sight, answer: Answer) -
             unknown += counted_lines(source, meant, at_us)
         not_told = untold(source, at_us, now, since_us)
         kernel: list[KernelWord] = []
-        if isinstance(meant, CpuName) and at_us is None and not question.history:
+        if isinstance(meant, names.CpuName) and at_us is None and not question.history:
             here = (w for w in kernel_words(source, sight) if w.row.node_name == meant.node)
             kernel = [one for one in here if one.is_about(meant.cpus, holders)]
     if question.at is not None and sight.whole:  # what was is the same in any transaction
@@ -240,7 +231,7 @@ def _when(
 
 def find_holders(
     source: Ledger,
-    name: Name,
+    name: names.Name,
     when: When,
     sight: Sight = EVERYBODY,
     then: frozenset[int] = frozenset(),
@@ -277,7 +268,7 @@ class Others:
 
 def _find_holders(
     source: Ledger,
-    name: Name,
+    name: names.Name,
     when: When,
     sight: Sight,
     others: Others,
@@ -288,7 +279,7 @@ def _find_holders(
     from ledger.store.reading import report_queries as queries
 
     match name:
-        case CardName(node=node, device_type=device_type, minor=minor):
+        case names.CardName(node=node, device_type=device_type, minor=minor):
             held = queries.device_holders(
                 source.connection, when, node=node, device_type=device_type, minor=minor, then=then
             )
@@ -299,19 +290,19 @@ def _find_holders(
                 if (each.device_type, each.minor) == (device_type, minor)
                 or device_type in each.unknown_types.split(",")
             ]
-        case CpuName(node=node, cpus=cpus):
+        case names.CpuName(node=node, cpus=cpus):
             return queries.cpu_holders(source.connection, when, node=node, cpus=cpus)
-        case NodeName(node=node):
+        case names.NodeName(node=node):
             held = queries.device_holders(source.connection, when, node=node)
             whole = by_others(others, queries.pod_holders(source.connection, when, node=node))
             return held + _beside_cards([*whole, *by_claims_alone(source, when, node)])
-        case PodName(namespace=namespace, name=pod):
+        case names.PodName(namespace=namespace, name=pod):
             path = (namespace, pod)
             held = queries.device_holders(source.connection, when, pod=path)
             whole = by_others(others, queries.pod_holders(source.connection, when, pod=path))
             named = held or any(holder.device_type for holder in whole)
             return held + (_beside_cards(whole) if named else whole)
-        case OwnerName():
+        case names.OwnerName():
             pods = pod_queries.pods(
                 source.connection,
                 owner=owner_text(name),
@@ -322,7 +313,7 @@ def _find_holders(
                 holder
                 for namespace, pod in paths
                 for holder in _find_holders(
-                    source, PodName(namespace=namespace, name=pod), when, sight, others
+                    source, names.PodName(namespace=namespace, name=pod), when, sight, others
                 )
             ]
 
@@ -424,7 +415,7 @@ def may_hold(
 
 
 def unknown_lines(
-    source: Ledger, name: Name, when: When, holders: Sequence[HolderRow]
+    source: Ledger, name: names.Name, when: When, holders: Sequence[HolderRow]
 ) -> tuple[str, ...]:
     """Return a line for each Pod that may hold a card, with how many of the node's it holds."""
     from ledger.store.reading import report_queries as queries
@@ -433,7 +424,7 @@ def unknown_lines(
     from scheduler.usage.pods import pod_of
 
     strangers = [each for each in holders if each.unknown_types and each.kind == "observed"]
-    if not isinstance(name, CardName) or not strangers:
+    if not isinstance(name, names.CardName) or not strangers:
         return ()
     rows = unnamed_queries.unknown_rows(source.connection, when, node=name.node)
     seen = {row.position: pod_of(row) for row in rows}
@@ -449,12 +440,12 @@ def unknown_lines(
     return tuple(filter(None, lines))
 
 
-def counted_lines(source: Ledger, name: Name, at_us: int | None) -> tuple[str, ...]:
+def counted_lines(source: Ledger, name: names.Name, at_us: int | None) -> tuple[str, ...]:
     """Say of each node that is named how many of its cards are held, not known which."""
     from tenure.picture import picture_of_ledger, unplaced_line
 
     match name:
-        case NodeName(node=node) | CardName(node=node, device_type="gpu"):
+        case names.NodeName(node=node) | names.CardName(node=node, device_type="gpu"):
             picture = picture_of_ledger(source, at_us)
             lines = (unplaced_line(each) for each in picture.nodes if each.name == node)
             return tuple(filter(None, lines))
@@ -483,10 +474,10 @@ def _beside_cards(holders: Sequence[HolderRow]) -> list[HolderRow]:
     return [each for each in holders if each.cpuset or each.unknown_types or each.device_type]
 
 
-def _free_devices(source: Ledger, name: Name, holders: Sequence[HolderRow]) -> list[Device]:
+def _free_devices(source: Ledger, name: names.Name, holders: Sequence[HolderRow]) -> list[Device]:
     from scheduler.usage.machines import GONE
 
-    if not isinstance(name, NodeName):
+    if not isinstance(name, names.NodeName):
         return []
     held = {holder.device_no for holder in holders if holder.device_no}
     places = {(each.node_uid, each.device_type, each.minor) for each in holders}
@@ -500,7 +491,7 @@ def _free_devices(source: Ledger, name: Name, holders: Sequence[HolderRow]) -> l
 
 
 def _last_before(
-    source: Ledger, name: Name, at_us: int | None, sight: Sight, then: frozenset[int]
+    source: Ledger, name: names.Name, at_us: int | None, sight: Sight, then: frozenset[int]
 ) -> HolderRow | None:
     """Return who held it last before it was free; `then` as of `find_holders`."""
     from ledger.store.reading.views import When
@@ -514,9 +505,9 @@ def _last_before(
     return max(ended, key=lambda holder: (holder.closed_at_us or 0, holder.position), default=None)
 
 
-def _record(holder: HolderRow, name: Name, now_us: int) -> dict[str, Any]:
+def _record(holder: HolderRow, name: names.Name, now_us: int) -> dict[str, Any]:
     record = holder_record(holder, now_us=now_us)
-    if isinstance(name, CpuName):
+    if isinstance(name, names.CpuName):
         record["held"] = f"{name.node}/cpu/{parse_cpuset(holder.cpuset) & name.cpus}"
     return record
 
@@ -526,7 +517,7 @@ def _free_row(device: Device) -> dict[str, Any]:
     if device.closed_reason == UNKNOWN_HOLDER:
         reason = "free or held, not known"
     return {
-        "held": card_text(device.node_name, device.device_type, device.minor),
+        "held": names.card_text(device.node_name, device.device_type, device.minor),
         "node": device.node_name,
         "device_type": device.device_type,
         "minor": device.minor,
@@ -544,9 +535,13 @@ def _place(row: Mapping[str, Any]) -> tuple[str, bool, str, int]:
     return row["node"], device_type is None, rank, row["minor"] or 0
 
 
-def _write_nobody(name: Name, last: HolderRow | None, sight: Sight, out: TextIO) -> None:
+def _write_nobody(name: names.Name, last: HolderRow | None, sight: Sight, out: TextIO) -> None:
     nobody = "nobody" if sight.whole else f"no Pod of namespace {sight.namespace}"
-    holds = "holds nothing" if isinstance(name, (PodName, OwnerName)) else f"is held by {nobody}"
+    holds = (
+        "holds nothing"
+        if isinstance(name, (names.PodName, names.OwnerName))
+        else f"is held by {nobody}"
+    )
     out.write(f"{name} {holds}\n")
     if last is not None:
         out.write("last:\n")

@@ -22,6 +22,7 @@ from tenure.options import Files, ObjectFiles, Output
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
 from tenure.picture import UNKNOWN_HOLDER, devices_told
 from tenure.progress import bar_after
+from tenure.query import who
 from tenure.query.meant import first_known
 from tenure.query.records import (
     ENDED,
@@ -33,14 +34,6 @@ from tenure.query.records import (
     holder_record,
     shown,
     state_of,
-)
-from tenure.query.who import (
-    by_claims_alone,
-    counted_lines,
-    find_holders,
-    may_hold,
-    unknown_lines,
-    write_lines,
 )
 from tenure.times import iso_time
 from tenure.units import format_duration, format_time
@@ -289,7 +282,7 @@ def _story(source: Ledger, pod: PodSummary, sight: Sight) -> PodStory:
     path = PodName(namespace=pod.namespace, name=pod.pod_name)
     ever = [
         holder
-        for holder in find_holders(source, path, When(ever=True))
+        for holder in who.find_holders(source, path, When(ever=True))
         if holder.pod_uid == pod.pod_uid and holder.position == pod.reserved_position
     ]
     refusal = None
@@ -458,7 +451,7 @@ def _write_story(story: PodStory, now_us: int, out: TextIO) -> None:
             )
         if story.note:
             out.write(f"{one_line(story.note)}\n")
-        write_lines([one.line for one in story.kernel], out)
+        who.write_lines([one.line for one in story.kernel], out)
     from ledger.domain.log.events import CLAIM
 
     only_claims = all(holder.holder == CLAIM for holder in story.holders)
@@ -508,10 +501,10 @@ def _why_devices(
     holders = queries.device_holders(
         source.connection, node=node, device_type=device_type, minor=minor
     )
-    alone = by_claims_alone(source, When(), node)
+    alone = who.by_claims_alone(source, When(), node)
     like = (device_type or "gpu", minor)
     holders += [e for e in alone if like in {(e.device_type, e.minor), (e.device_type, None)}]
-    unknown = may_hold(source, When(), node=node, device_type=device_type)
+    unknown = who.may_hold(source, When(), node=node, device_type=device_type)
     rows, records = [], []
     for device in devices:
         mine = [
@@ -538,8 +531,8 @@ def _why_devices(
         out.write("\n")
         _write_holders(holders, now_us, out)
     card = CardName(node=node, device_type=device_type, minor=minor)
-    lines = unknown_lines(source, card, When(), holders)
-    write_lines(lines or counted_lines(source, card, None), out)
+    lines = who.unknown_lines(source, card, When(), holders)
+    who.write_lines(lines or who.counted_lines(source, card, None), out)
 
 
 def _of_device(

@@ -9,29 +9,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from ledger.domain.resources import (
-    ANNOTATION_TENURE_VISIBLE_PREFIX,
-    DOMAIN_CDI,
-    DOMAIN_NODE,
-    DOMAIN_TENURE,
-    ENV_NVIDIA_VISIBLE,
-    NVIDIA_DEVICE_MOUNTS,
-    NVIDIA_GPU,
-)
+from ledger.domain import resources
 from webhook.decide.dialects.registry import ADMISSIONS
 from webhook.decide.settings import AdmissionSettings
 from webhook.manifests import cel
 
 _BLIND: Final = ("none", "void")
-_NAMED: Final = f"e.name == {cel.text(ENV_NVIDIA_VISIBLE)}"
+_NAMED: Final = f"e.name == {cel.text(resources.ENV_NVIDIA_VISIBLE)}"
 _TOLD_NONE: Final = f"(has(e.value) && e.value in {cel.texts(_BLIND)})"
-_OURS: Final = f"metadata.annotations['{ANNOTATION_TENURE_VISIBLE_PREFIX}"
+_OURS: Final = f"metadata.annotations['{resources.ANNOTATION_TENURE_VISIBLE_PREFIX}"
 _GOOD: Final = (
     f"({_TOLD_NONE} || (has(e.valueFrom) && has(e.valueFrom.fieldRef)"
     f" && e.valueFrom.fieldRef.fieldPath.startsWith({cel.text(_OURS)})))"
 )
 """The entry `e` says that nothing is seen, or reads what our scheduler wrote."""
-_MOUNTS: Final = NVIDIA_DEVICE_MOUNTS.rpartition("/")[2]
+_MOUNTS: Final = resources.NVIDIA_DEVICE_MOUNTS.rpartition("/")[2]
 """Enough of the path: the runtime takes it with any dots and slashes in between."""
 
 
@@ -56,7 +48,7 @@ def sights() -> str:
     """
     named = f"[c.?env.orValue([]).filter(e, {_NAMED})]"
     number = f"{named}.map(l, l.size() == 0 ? 0 : (l.all(e, {_GOOD}) ? 1 : 2))[0]"
-    plugin = f"({cel.holds('c.resources', {NVIDIA_GPU})} ? 10 : 0)"
+    plugin = f"({cel.holds('c.resources', {resources.NVIDIA_GPU})} ? 10 : 0)"
     return cel.each_container("object", f"{number} + {plugin}")
 
 
@@ -66,7 +58,10 @@ def names_cdi(annotations: str = f"'%s'.format([{cel.AFTER}])") -> str:
 
     `annotations` is their text: without the name in it no key is looked at.
     """
-    name, same = cel.text(DOMAIN_CDI), f"k in {cel.BEFORE} && {cel.BEFORE}[k] == {cel.AFTER}[k]"
+    name, same = (
+        cel.text(resources.DOMAIN_CDI),
+        f"k in {cel.BEFORE} && {cel.BEFORE}[k] == {cel.AFTER}[k]",
+    )
     named = f"{cel.AFTER}.exists(k, k.contains({name}) && !({same}))"
     return f"({annotations}.contains({name}) && {named})"
 
@@ -115,7 +110,7 @@ def expressions(settings: AdmissionSettings) -> dict[str, str]:
 
 def _node_labels_change() -> str:
     names = [label for each in ADMISSIONS for label in each.node_labels]
-    prefixes = (DOMAIN_NODE, DOMAIN_TENURE)
+    prefixes = (resources.DOMAIN_NODE, resources.DOMAIN_TENURE)
     ours = cel.key_matches(names, prefixes)
     differs = (
         "oldObject == null || !has(oldObject.metadata.{field})"

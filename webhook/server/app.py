@@ -33,15 +33,8 @@ from webhook.decide.review import (
 )
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.validate import validate
+from webhook.server import ports
 from webhook.server.metrics import Metrics
-from webhook.server.ports import (
-    Answering,
-    LookupFailedError,
-    Lookups,
-    RefusalRecord,
-    SettingsSource,
-    TakeRefusal,
-)
 from webhook.server.reading import Needs, gather_facts, needs_of, read_review
 from webhook.server.remembering import Memory, Remembered, cut_of, decided
 
@@ -125,14 +118,14 @@ class Admission:
             answered meanwhile.
     """
 
-    settings: SettingsSource
-    lookups: Lookups
-    take_refusal: TakeRefusal | None
+    settings: ports.SettingsSource
+    lookups: ports.Lookups
+    take_refusal: ports.TakeRefusal | None
     metrics: Metrics
     limits: ServerLimits = field(default_factory=ServerLimits)
     why_not_ready: Callable[[], str] = str
     memory: Memory = field(default_factory=Memory)
-    answering: Answering = nullcontext
+    answering: ports.Answering = nullcontext
     aside: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "large"))
 
 
@@ -268,7 +261,7 @@ def _read(content: bytes, limits: ServerLimits) -> AdmissionRequest:
 async def _facts(admission: Admission, needs: Needs) -> NamespaceFacts:
     try:
         return await gather_facts(needs, admission.lookups)
-    except LookupFailedError as error:
+    except ports.LookupFailedError as error:
         # Not a refusal of ours: the API server goes by the hook's failurePolicy.
         raise _BrokenError(503, "lookup", f"the API could not be asked: {error}") from error
 
@@ -296,7 +289,7 @@ def _take_note(admission: Admission, note: _Note, answer: AdmissionAnswer, secon
         if admission.take_refusal is None or request.dry_run or is_over:
             continue  # of a dry run nothing happens, so nothing is recorded
         admission.take_refusal(
-            RefusalRecord(
+            ports.RefusalRecord(
                 uid=note.uid,
                 kind=request.kind,
                 namespace=request.namespace,

@@ -11,23 +11,15 @@ import orjson
 
 from ledger.domain.kube.object_fields import items_in, section
 from ledger.domain.resources import LABEL_TENURE_MANAGED
+from webhook.decide import review
 from webhook.decide.counting import is_card_name
 from webhook.decide.facts import NamespaceFacts, QuotaFact
-from webhook.decide.review import (
-    CREATE,
-    AdmissionRequest,
-    LimitError,
-    ReviewLimits,
-    decode_review,
-    request_of,
-    request_within,
-)
 from webhook.server.ports import LookupFailedError, Lookups
 
 _LEVELS_MAX: Final = 1000
 
 
-def read_review(body: bytes, limits: ReviewLimits) -> AdmissionRequest:
+def read_review(body: bytes, limits: review.ReviewLimits) -> review.AdmissionRequest:
     """
     Decode an AdmissionReview.
 
@@ -42,10 +34,10 @@ def read_review(body: bytes, limits: ReviewLimits) -> AdmissionRequest:
         InputError: as `decode_review`.
     """
     if len(body) > limits.bytes_max:
-        raise LimitError(f"too large: bytes_max={limits.bytes_max}")
+        raise review.LimitError(f"too large: bytes_max={limits.bytes_max}")
     values = len(body) - len(body.translate(None, b",[{"))  # those in texts count, too
     if values > limits.values_max:
-        raise LimitError(f"too many values: values_max={limits.values_max}")
+        raise review.LimitError(f"too many values: values_max={limits.values_max}")
     levels = levels_written()
     wraps = max(0, (levels or 0) - limits.depth_max)
     try:
@@ -54,8 +46,8 @@ def read_review(body: bytes, limits: ReviewLimits) -> AdmissionRequest:
     except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError):
         same = False
     if not same or len(body) > limits.text_length_max:
-        return decode_review(body, limits)
-    return request_of(value, limits) if levels is None else request_within(value)
+        return review.decode_review(body, limits)
+    return review.request_of(value, limits) if levels is None else review.request_within(value)
 
 
 @lru_cache(maxsize=1)
@@ -119,7 +111,7 @@ class Needs:
     bound: str | None = None
 
 
-def needs_of(request: AdmissionRequest) -> Needs:
+def needs_of(request: review.AdmissionRequest) -> Needs:
     """Return what deciding a request needs to know beside it."""
     if request.kind == _BINDING:
         return Needs(namespace=request.namespace, bound=request.name)
@@ -155,8 +147,8 @@ async def _bound(namespace: str, name: str, lookups: Lookups) -> Mapping[str, ob
         return None
 
 
-def _asks_cards(request: AdmissionRequest) -> bool:
-    if request.kind != _POD or request.operation != CREATE:
+def _asks_cards(request: review.AdmissionRequest) -> bool:
+    if request.kind != _POD or request.operation != review.CREATE:
         return False
     containers = (one for key in _SECTIONS for one in items_in(request.obj, "spec", key))
     return any(map(_names_cards, containers))

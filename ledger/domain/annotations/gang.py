@@ -9,15 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from ledger.domain import resources
-from ledger.domain.annotations.wire import (
-    a_choice,
-    a_decimal,
-    a_text,
-    annotation_path,
-    each,
-    load,
-    within,
-)
+from ledger.domain.annotations import wire
 from ledger.domain.errors import InputError
 
 SECOND_NS: Final = 10**9
@@ -105,10 +97,10 @@ def read_gang(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Gang
         min_available=least,
         total_number=least if total is None else max(total, least or 0),
         waiting_time_ns=_waiting_time(annotations),
-        mode=a_choice(
+        mode=wire.a_choice(
             annotations.get(resources.ANNOTATION_GANG_MODE, GangMode.STRICT),
             GangMode,
-            annotation_path(resources.ANNOTATION_GANG_MODE),
+            wire.annotation_path(resources.ANNOTATION_GANG_MODE),
         ),
         match_policy=_match_policy(annotations),
         groups=_groups(annotations),
@@ -139,8 +131,8 @@ def _waiting_time(annotations: Mapping[str, str]) -> int:
     text = annotations.get(resources.ANNOTATION_GANG_WAITING_TIME)
     if text is None:
         return WAITING_TIME_DEFAULT_NS
-    path = annotation_path(resources.ANNOTATION_GANG_WAITING_TIME)
-    duration = within(path, parse_duration, text)
+    path = wire.annotation_path(resources.ANNOTATION_GANG_WAITING_TIME)
+    duration = wire.within(path, parse_duration, text)
     if duration <= 0:
         raise InputError(f"must be positive: value={text!r}", field=path)
     return duration
@@ -152,16 +144,16 @@ def _match_policy(annotations: Mapping[str, str]) -> GangMatchPolicy:
         resources.ANNOTATION_GANG_MATCH_POLICY_ALIAS,
     ):
         if key in annotations:
-            return a_choice(annotations[key], GangMatchPolicy, annotation_path(key))
+            return wire.a_choice(annotations[key], GangMatchPolicy, wire.annotation_path(key))
     return GangMatchPolicy.ONCE_SATISFIED
 
 
 def _groups(annotations: Mapping[str, str]) -> tuple[str, ...]:
     text = annotations.get(resources.ANNOTATION_GANG_GROUPS)
-    path = annotation_path(resources.ANNOTATION_GANG_GROUPS)
-    return () if text is None else each(load(text, path), path, a_text)
+    path = wire.annotation_path(resources.ANNOTATION_GANG_GROUPS)
+    return () if text is None else wire.each(wire.load(text, path), path, wire.a_text)
 
 
 def _number(annotations: Mapping[str, str], key: str) -> int | None:
     text = annotations.get(key)
-    return None if text is None else a_decimal(text, annotation_path(key), least=1)
+    return None if text is None else wire.a_decimal(text, wire.annotation_path(key), least=1)

@@ -6,21 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from ledger.domain.annotations.wire import (
-    a_decimal,
-    an_object,
-    annotation_path,
-    at_least,
-    each,
-    load,
-)
+from ledger.domain.annotations import wire
 from ledger.domain.bounds import Exact, Number
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import Quantity
 from ledger.domain.resources import ANNOTATION_GPU_PARTITIONS, LABEL_GPU_PARTITION_POLICY
 from ledger.domain.typed import read
 
-_PATH: Final = annotation_path(ANNOTATION_GPU_PARTITIONS)
+_PATH: Final = wire.annotation_path(ANNOTATION_GPU_PARTITIONS)
 _HOPPER_MODELS: Final = frozenset({"H100", "H800", "H20"})
 
 
@@ -64,8 +57,10 @@ def decode_gpu_partitions(text: str) -> dict[int, tuple[GpuPartition, ...]]:
             do not match its key, a bad bandwidth.
     """
     table = {
-        a_decimal(key, _PATH, least=1): read(tuple[GpuPartition, ...], value, f"{_PATH}[{key}]")
-        for key, value in an_object(load(text, _PATH), _PATH).items()
+        wire.a_decimal(key, _PATH, least=1): read(
+            tuple[GpuPartition, ...], value, f"{_PATH}[{key}]"
+        )
+        for key, value in wire.an_object(wire.load(text, _PATH), _PATH).items()
     }
     for count, partitions in table.items():
         for number, partition in enumerate(partitions):
@@ -94,7 +89,7 @@ def built_in_partitions(vendor: str, model: str) -> Mapping[int, tuple[GpuPartit
 
 
 def _minors(value: object, path: str) -> tuple[int, ...]:
-    minors = each(value, path, at_least(0))
+    minors = wire.each(value, path, wire.at_least(0))
     if len(set(minors)) != len(minors):
         raise InputError(f"a GPU is repeated: value={list(minors)}", field=path)
     return tuple(sorted(minors))

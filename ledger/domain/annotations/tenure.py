@@ -11,15 +11,7 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from ledger.domain import resources
-from ledger.domain.annotations.wire import (
-    TRUE,
-    a_text,
-    an_object,
-    annotation_path,
-    dump,
-    load,
-    present,
-)
+from ledger.domain.annotations import wire
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import format_quantity, parse_quantity
 from ledger.domain.typed import read
@@ -139,12 +131,12 @@ def cards_in(shown: Shown) -> tuple[str, ...]:
 
 def encode_admitted() -> dict[str, str]:
     """Write the mark of a Pod that our webhook has seen."""
-    return {resources.ANNOTATION_TENURE_ADMITTED: TRUE}
+    return {resources.ANNOTATION_TENURE_ADMITTED: wire.TRUE}
 
 
 def is_admitted(annotations: Mapping[str, str]) -> bool:
     """Tell whether a Pod carries the mark."""
-    return annotations.get(resources.ANNOTATION_TENURE_ADMITTED) == TRUE
+    return annotations.get(resources.ANNOTATION_TENURE_ADMITTED) == wire.TRUE
 
 
 # tenure.sh/original-request:
@@ -159,11 +151,11 @@ def encode_original(
     if not original:
         return {}
     containers = {
-        name: present({"requests": _stored(part.requests), "limits": _stored(part.limits)})
+        name: wire.present({"requests": _stored(part.requests), "limits": _stored(part.limits)})
         for name, part in original.containers.items()
     }
     fields = {"containers": containers, "schedulerName": original.scheduler_name}
-    return {key: dump(present(fields))}
+    return {key: wire.dump(wire.present(fields))}
 
 
 def _stored(amounts: Mapping[str, str]) -> dict[str, str]:
@@ -182,11 +174,11 @@ def read_original(
     text = annotations.get(key)
     if text is None:
         return OriginalRequest()
-    path = annotation_path(key)
-    value = an_object(load(text, path), path)
-    containers = an_object(value.get("containers"), f"{path}.containers")
+    path = wire.annotation_path(key)
+    value = wire.an_object(wire.load(text, path), path)
+    containers = wire.an_object(value.get("containers"), f"{path}.containers")
     return OriginalRequest(
-        scheduler_name=a_text(value.get("schedulerName"), f"{path}.schedulerName"),
+        scheduler_name=wire.a_text(value.get("schedulerName"), f"{path}.schedulerName"),
         containers={
             name: read(OriginalContainer, item, f"{path}.containers.{name}")
             for name, item in containers.items()
@@ -196,7 +188,7 @@ def read_original(
 
 def is_managed_namespace(labels: Mapping[str, str]) -> bool:
     """Tell whether a Namespace has opted in."""
-    return labels.get(resources.LABEL_TENURE_MANAGED) == TRUE
+    return labels.get(resources.LABEL_TENURE_MANAGED) == wire.TRUE
 
 
 # tenure.sh/isolation: "none", a label of a Namespace, and an annotation of its Pods

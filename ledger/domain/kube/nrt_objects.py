@@ -9,16 +9,8 @@ from itertools import pairwise
 from typing import Final
 
 from ledger.domain import resources
-from ledger.domain.annotations import node_cpu
+from ledger.domain.annotations import node_cpu, wire
 from ledger.domain.annotations.cpu import NumaPolicy
-from ledger.domain.annotations.wire import (
-    a_list,
-    a_quantity,
-    a_text,
-    an_object,
-    decoded,
-    each,
-)
 from ledger.domain.cpuset import EMPTY, CpuSet, cpuset_of
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import annotations_of
@@ -102,7 +94,7 @@ def read_topology(
     annotations = annotations_of(nrt)
     policy = resources.ANNOTATION_KUBELET_CPU_MANAGER_POLICY
     kubelet = (
-        decoded(annotations, policy, node_cpu.decode_kubelet_cpu_policy)
+        wire.decoded(annotations, policy, node_cpu.decode_kubelet_cpu_policy)
         or node_cpu.KubeletCpuPolicy()
     )
     pinned = EMPTY
@@ -110,7 +102,7 @@ def read_topology(
         if alloc.uid not in known_pods:
             pinned |= alloc.cpus
     cpus = (
-        decoded(annotations, resources.ANNOTATION_CPU_TOPOLOGY, node_cpu.decode_cpu_topology)
+        wire.decoded(annotations, resources.ANNOTATION_CPU_TOPOLOGY, node_cpu.decode_cpu_topology)
         or None
     )
     read_node_reserve(annotations, cpus)  # what does not parse is this object's fault
@@ -128,7 +120,9 @@ def read_topology(
 def kubelet_allocs(annotations: Mapping[str, str]) -> Iterator[node_cpu.PodCpuAlloc]:
     """Yield the entries of `pod-cpu-allocs` that count (contract 2.4)."""
     allocs = (
-        decoded(annotations, resources.ANNOTATION_POD_CPU_ALLOCS, node_cpu.decode_pod_cpu_allocs)
+        wire.decoded(
+            annotations, resources.ANNOTATION_POD_CPU_ALLOCS, node_cpu.decode_pod_cpu_allocs
+        )
         or ()
     )
     yield from (alloc for alloc in allocs if alloc.counts)
@@ -136,7 +130,7 @@ def kubelet_allocs(annotations: Mapping[str, str]) -> Iterator[node_cpu.PodCpuAl
 
 def read_node_reservation(annotations: Mapping[str, str]) -> node_cpu.NodeReservation:
     """Return what the node keeps for itself, nothing without the annotation (contract 2.3)."""
-    reservation = decoded(
+    reservation = wire.decoded(
         annotations, resources.ANNOTATION_NODE_RESERVATION, node_cpu.decode_node_reservation
     )
     return reservation or node_cpu.NodeReservation()
@@ -155,7 +149,7 @@ def read_node_reserve(annotations: Mapping[str, str], topology: CpuTopology | No
     if not reserved and topology is not None:
         amount = dict(reservation.resources).get(resources.CPU)
         reserved = EMPTY if amount is None else _lowest_cores(topology, amount.ceil())
-    system = decoded(
+    system = wire.decoded(
         annotations, resources.ANNOTATION_SYSTEM_QOS_RESOURCE, node_cpu.decode_system_qos_resource
     )
     return reserved | system.cpus if system is not None and system.exclusive else reserved
@@ -189,16 +183,16 @@ def _pod_scope(nrt: Mapping[str, object]) -> bool:
 
 
 def _listed_policy(nrt: Mapping[str, object]) -> str:
-    policies = a_list(nrt.get("topologyPolicies"), "topologyPolicies")
-    return a_text(policies[0], "topologyPolicies[0]") if policies else ""
+    policies = wire.a_list(nrt.get("topologyPolicies"), "topologyPolicies")
+    return wire.a_text(policies[0], "topologyPolicies[0]") if policies else ""
 
 
 def _attribute(nrt: Mapping[str, object], name: str) -> str | None:
-    for place, item in enumerate(a_list(nrt.get("attributes"), "attributes")):
+    for place, item in enumerate(wire.a_list(nrt.get("attributes"), "attributes")):
         path = f"attributes[{place}]"
-        attribute = an_object(item, path)
-        if a_text(attribute.get("name"), f"{path}.name") == name:
-            return a_text(attribute.get("value"), f"{path}.value")
+        attribute = wire.an_object(item, path)
+        if wire.a_text(attribute.get("name"), f"{path}.name") == name:
+            return wire.a_text(attribute.get("value"), f"{path}.value")
     return None
 
 
@@ -212,13 +206,13 @@ def _by_id(zones: Iterable[NumaZone]) -> tuple[NumaZone, ...]:
 
 
 def _zones(nrt: Mapping[str, object]) -> Iterator[NumaZone]:
-    for place, item in enumerate(a_list(nrt.get("zones"), "zones")):
+    for place, item in enumerate(wire.a_list(nrt.get("zones"), "zones")):
         path = f"zones[{place}]"
-        zone = an_object(item, path)
-        name = _ZONE_NAME.fullmatch(a_text(zone.get("name"), f"{path}.name"))
-        if name is None or a_text(zone.get("type"), f"{path}.type") != "Node":
+        zone = wire.an_object(item, path)
+        name = _ZONE_NAME.fullmatch(wire.a_text(zone.get("name"), f"{path}.name"))
+        if name is None or wire.a_text(zone.get("type"), f"{path}.type") != "Node":
             continue
-        nanos = dict(each(zone.get("resources"), f"{path}.resources", _zone_resource))
+        nanos = dict(wire.each(zone.get("resources"), f"{path}.resources", _zone_resource))
         cpu, memory = nanos.get(resources.CPU), nanos.get(resources.MEMORY)
         yield NumaZone(
             id=int(name[1]),
@@ -229,6 +223,6 @@ def _zones(nrt: Mapping[str, object]) -> Iterator[NumaZone]:
 
 def _zone_resource(value: object, path: str) -> tuple[str, int]:
     """Return a resource's name and its allocatable in thousand-millionths."""
-    resource = an_object(value, path)
-    allocatable = a_quantity(resource.get("allocatable"), f"{path}.allocatable")
-    return a_text(resource.get("name"), f"{path}.name"), allocatable.nanos
+    resource = wire.an_object(value, path)
+    allocatable = wire.a_quantity(resource.get("allocatable"), f"{path}.allocatable")
+    return wire.a_text(resource.get("name"), f"{path}.name"), allocatable.nanos

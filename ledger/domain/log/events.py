@@ -16,13 +16,7 @@ from ledger.domain import bounds
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import DeviceRecord, DeviceShare
 from ledger.domain.errors import UnknownEventError
-from ledger.domain.log.codec import (
-    Declared,
-    canonical_object,
-    encode_value,
-    read_unchecked,
-    read_value,
-)
+from ledger.domain.log import codec
 from ledger.domain.log.layouts import read_with_cpus, read_with_facts
 from ledger.domain.log.recorded_node import RecordedNode
 from ledger.domain.log.recorded_request import RecordedRequest
@@ -812,7 +806,7 @@ EVENT_TYPES: Final[Mapping[str, type[LedgerEvent]]] = {
 
 def encode_event(event: LedgerEvent) -> str:
     """Return the canonical JSON body of `event`, as `encode_value`."""
-    return encode_value(event)
+    return codec.encode_value(event)
 
 
 def decode_event(event_type: str, body: str, steps: Mapping[str, Step] = UPCASTS) -> LedgerEvent:
@@ -823,11 +817,11 @@ def decode_event(event_type: str, body: str, steps: Mapping[str, Step] = UPCASTS
         UnknownEventError: a type or version this release doesn't know; readers stop here.
         InputError: the body doesn't have the type's fields, or isn't canonical.
     """
-    kind: Declared = EVENT_TYPES.get(latest(event_type, steps) if steps else event_type)
+    kind: codec.Declared = EVENT_TYPES.get(latest(event_type, steps) if steps else event_type)
     if kind is None:
         raise UnknownEventError(f"event of a newer version: event_type={event_type}")
     if event_type in steps:
-        value = canonical_object(body, event_type)
+        value = codec.canonical_object(body, event_type)
         body = canonical_json(upcast(event_type, value, steps))
     if kind is NodeInventoried:
         read = read_with_cpus(kind, body, event_type)
@@ -838,7 +832,7 @@ def decode_event(event_type: str, body: str, steps: Mapping[str, Step] = UPCASTS
         described: NodeDescribed | None = read_with_facts(kind, body, event_type)
         if described is not None:
             return described
-    event: LedgerEvent = read_value(kind, body, event_type)
+    event: LedgerEvent = codec.read_value(kind, body, event_type)
     return event
 
 
@@ -848,10 +842,10 @@ def skim_event(event_type: str, body: str) -> LedgerEvent:
 
     Raises as `decode_event`, but not for a body that is another text of its event.
     """
-    kind: Declared = EVENT_TYPES.get(event_type)
+    kind: codec.Declared = EVENT_TYPES.get(event_type)
     if kind is not None and kind is not NodeInventoried and event_type not in UPCASTS:
         try:
-            event: LedgerEvent = read_unchecked(kind, body)
+            event: LedgerEvent = codec.read_unchecked(kind, body)
         except (ValueError, RecursionError):
             pass  # what is wrong with it is said below
         else:

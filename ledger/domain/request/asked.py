@@ -19,17 +19,9 @@ from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.dialects.names import REFUSED_RESOURCES
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import INIT, PENDING, SIDECAR, ContainerSpec, PodSpec, pod_total
+from ledger.domain.request import rules
 from ledger.domain.request.requests import ContainerNeed, DeviceDemand
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.request.rules import (
-    check_equal_limits,
-    check_memory_split,
-    check_percent,
-    forbidden,
-    of_rule,
-    under,
-    unsupported,
-)
 from ledger.domain.resources import MIG_PREFIX, TYPE_GPU
 
 NO_HINT = DeviceHint()
@@ -63,9 +55,9 @@ def check_device_resources(spec: PodSpec) -> Iterator[FieldError]:
     for container in spec.containers:
         for name in container.limits:
             if name in devices:
-                yield from under(
+                yield from rules.under(
                     Rule.REQUESTS_EQUAL_LIMITS,
-                    check_equal_limits(
+                    rules.check_equal_limits(
                         container.field(name),
                         container.written.get(name, name),
                         container.requests.get(name),
@@ -75,11 +67,11 @@ def check_device_resources(spec: PodSpec) -> Iterator[FieldError]:
     yield from _check_overhead(spec)
 
 
-@of_rule(Rule.DEVICE_OVERHEAD)
+@rules.of_rule(Rule.DEVICE_OVERHEAD)
 def _check_overhead(spec: PodSpec) -> Iterator[FieldError]:
     for name in spec.overhead:
         if name in spec.vocabulary.device_names:
-            yield forbidden(f"spec.overhead[{name}]", "a device can't be overhead")
+            yield rules.forbidden(f"spec.overhead[{name}]", "a device can't be overhead")
 
 
 def check_known_words(spec: PodSpec, *, own_cpus: bool) -> Iterator[FieldError]:
@@ -99,10 +91,10 @@ def check_known_words(spec: PodSpec, *, own_cpus: bool) -> Iterator[FieldError]:
     for container in spec.containers if devices and spec.stage == PENDING else ():
         for name, quantity in container.requests.items():
             if quantity and name in REFUSED_RESOURCES:
-                yield unsupported(container.field(name), REFUSED_RESOURCES[name])
+                yield rules.unsupported(container.field(name), REFUSED_RESOURCES[name])
             elif quantity and name.startswith(MIG_PREFIX):
                 what = "a MIG instance in a pod with devices or CPUs that we give"
-                yield unsupported(container.field(name), what)
+                yield rules.unsupported(container.field(name), what)
 
 
 def asking(spec: PodSpec, names: Iterable[str]) -> list[tuple[ContainerSpec, dict[str, int]]]:
@@ -207,11 +199,11 @@ def _check(
     units, memory = total.get(kind.resource, 0), total.get(kind.memory, 0)
     broken: list[FieldError] = []
     if units and kind.unit is Unit.PERCENT:
-        broken += check_percent(fields[kind.resource], kind.resource, units)
+        broken += rules.check_percent(fields[kind.resource], kind.resource, units)
     yield from broken
     if memory and units and not broken:
         count, _ = devices_of(units, hint, kind.unit)
-        yield from check_memory_split(fields[kind.memory], memory, count)
+        yield from rules.check_memory_split(fields[kind.memory], memory, count)
 
 
 def containers_on(

@@ -25,7 +25,7 @@ from ledger.domain.dialects.registry import READERS, gpu_dialect_of, reader_of
 from ledger.domain.errors import FieldError, InputError, RefusedError
 from ledger.domain.kube.original import as_written
 from ledger.domain.kube.pod_spec import APP, PodSpec, read_pod
-from ledger.domain.request import extended
+from ledger.domain.request import extended, requests
 from ledger.domain.request.asked import (
     TypeRequest,
     check_device_resources,
@@ -34,15 +34,6 @@ from ledger.domain.request.asked import (
 )
 from ledger.domain.request.cpus import OWN_CPUS, CpusAsked, cpu_demand
 from ledger.domain.request.isolation import provider_needed, with_provider
-from ledger.domain.request.requests import (
-    ContainerNeed,
-    DeviceDemand,
-    GangRef,
-    GroupRef,
-    PlacementRules,
-    PodRequest,
-    PodSnapshot,
-)
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import (
     check_same_group,
@@ -68,7 +59,7 @@ _ZEROS_ASK: Final = frozenset(name for reader in READERS for name in reader.word
 
 def decode_pod(
     pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABULARY
-) -> PodRequest:
+) -> requests.PodRequest:
     """
     Return a Pod's request, decoded and normalised (design section 3).
 
@@ -85,7 +76,7 @@ def decode_pod(
 
 def examine_pod(
     pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCABULARY
-) -> tuple[PodRequest, tuple[FieldError, ...]]:
+) -> tuple[requests.PodRequest, tuple[FieldError, ...]]:
     """
     Return a Pod's request and its violations, for callers that record a refusal.
 
@@ -100,7 +91,7 @@ def read_asked(pod: Mapping[str, object], vocabulary: Vocabulary = DEFAULT_VOCAB
     return read_pod(as_written(pod, vocabulary), vocabulary)
 
 
-def examine_spec(spec: PodSpec) -> tuple[PodRequest, tuple[FieldError, ...]]:
+def examine_spec(spec: PodSpec) -> tuple[requests.PodRequest, tuple[FieldError, ...]]:
     """Return what `examine_pod` does, for a Pod that has been read. Raises InputError likewise."""
     wishes = read_wishes(spec.annotations)
     cpus = cpu_demand(spec)
@@ -151,13 +142,13 @@ def gpu_demands(spec: PodSpec) -> GpuAsked:
     return GpuAsked() if dialect is None else reader_of(dialect).demands(spec)
 
 
-def snapshot_of(spec: PodSpec, *, qos: str, priority: int) -> PodSnapshot:
+def snapshot_of(spec: PodSpec, *, qos: str, priority: int) -> requests.PodSnapshot:
     """
     Return what can never be asked later about a Pod; the slot is ours, nobody asked for it.
 
     Rule: design section 8. Without a Koordinator QoS label the QoS class is Kubernetes' own.
     """
-    return PodSnapshot(
+    return requests.PodSnapshot(
         owner=spec.owner,
         labels={key: value for key, value in spec.labels.items() if resources.is_kept_label(key)},
         priority=priority,
@@ -216,13 +207,13 @@ def _mixed(words: Sequence[Word]) -> Iterator[FieldError]:
 
 def _demands(
     gpu: GpuAsked, units: Mapping[str, TypeRequest], wishes: Wishes
-) -> tuple[DeviceDemand, ...]:
+) -> tuple[requests.DeviceDemand, ...]:
     others = (demand for asked in units.values() for demand in asked.demands)
     return hinted((*gpu.asked.demands, *others), wishes)
 
 
-def _bare_request(spec: PodSpec, cpus: CpusAsked) -> PodRequest:
-    return PodRequest(
+def _bare_request(spec: PodSpec, cpus: CpusAsked) -> requests.PodRequest:
+    return requests.PodRequest(
         uid=spec.uid,
         namespace=spec.namespace,
         name=spec.name,
@@ -235,14 +226,14 @@ def _bare_request(spec: PodSpec, cpus: CpusAsked) -> PodRequest:
 
 
 def _with_demands(
-    bare: PodRequest,
+    bare: requests.PodRequest,
     spec: PodSpec,
     *,
     gpu: GpuAsked,
     units: Mapping[str, TypeRequest],
     cpus: CpusAsked,
     groups: GroupsAsked,
-) -> PodRequest:
+) -> requests.PodRequest:
     by_type = {resources.TYPE_GPU: gpu.asked, **units}
     return replace(
         bare,
@@ -281,7 +272,7 @@ def _check_word(spec: PodSpec) -> Iterator[FieldError]:
         yield invalid(annotation_path(label), word, fact)
 
 
-def _needs(spec: PodSpec, by_type: Mapping[str, TypeRequest]) -> Iterator[ContainerNeed]:
+def _needs(spec: PodSpec, by_type: Mapping[str, TypeRequest]) -> Iterator[requests.ContainerNeed]:
     for container in spec.containers:
         counts = tuple(
             (device_type, asked.counts[container.index])
@@ -289,7 +280,7 @@ def _needs(spec: PodSpec, by_type: Mapping[str, TypeRequest]) -> Iterator[Contai
             if container.index in asked.counts
         )
         if counts:
-            yield ContainerNeed(
+            yield requests.ContainerNeed(
                 name=container.name,
                 index=container.index,
                 kind=container.kind,
@@ -297,7 +288,7 @@ def _needs(spec: PodSpec, by_type: Mapping[str, TypeRequest]) -> Iterator[Contai
             )
 
 
-def _placement(spec: PodSpec, gpu: GpuAsked) -> PlacementRules:
+def _placement(spec: PodSpec, gpu: GpuAsked) -> requests.PlacementRules:
     """
     Return the Pod's rules, with what its GPU request adds to them.
 
@@ -317,8 +308,8 @@ def _placement(spec: PodSpec, gpu: GpuAsked) -> PlacementRules:
 class GroupsAsked:
     """The Pod's group and gang, both None when there are errors."""
 
-    group: GroupRef | None = None
-    gang: GangRef | None = None
+    group: requests.GroupRef | None = None
+    gang: requests.GangRef | None = None
     errors: tuple[FieldError, ...] = ()
 
 
@@ -348,7 +339,7 @@ def groups_of(spec: PodSpec) -> GroupsAsked:
     return GroupsAsked(group=group, gang=_gang_ref(gang) if gang else None)
 
 
-def _group(spec: PodSpec) -> tuple[GroupRef | None, list[FieldError]]:
+def _group(spec: PodSpec) -> tuple[requests.GroupRef | None, list[FieldError]]:
     try:
         return read_gpu_group(spec.labels), []
     except InputError as error:
@@ -387,9 +378,9 @@ def _check_gang(spec: PodSpec, gang: Gang) -> Iterator[FieldError]:
         yield unsupported(field, "network topology of a gang")
 
 
-def _gang_ref(gang: Gang) -> GangRef:
+def _gang_ref(gang: Gang) -> requests.GangRef:
     assert gang.min_available is not None
-    return GangRef(
+    return requests.GangRef(
         name=gang.name,
         min_available=gang.min_available,
         waiting_seconds=-(-gang.waiting_time_ns // SECOND_NS),

@@ -25,14 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import InputError
-from ledger.domain.log.events import (
-    CheckpointWithdrawn,
-    KeyRotated,
-    LedgerEvent,
-    PositionVoided,
-    TimeCorrected,
-    decode_event,
-)
+from ledger.domain.log import events
 from ledger.domain.log.recorded import NewEvent
 from ledger.store import schema
 from ledger.store.ddl.audit_views import corrected_views
@@ -41,7 +34,7 @@ from ledger.store.failures import unavailable
 from ledger.store.reading.tables import rows_of
 from ledger.store.writing.append import Writer
 
-_Act = TypeVar("_Act", PositionVoided, CheckpointWithdrawn, KeyRotated)
+_Act = TypeVar("_Act", events.PositionVoided, events.CheckpointWithdrawn, events.KeyRotated)
 Voids = Mapping[int, AbstractSet[str]]
 """Position -> the leaf hash, hex, of what is void there; of several only one can be its event's."""
 NO_VOIDS: Final[Voids] = MappingProxyType({})
@@ -59,14 +52,14 @@ TIMES: Final = table("audit_times", column("position"), column("recorded_at_us")
 """The events whose times a correction concerns; empty without one."""
 
 _TYPE: Final[ColumnElement[str]] = literal_column(
-    f"'{TimeCorrected.event_type}'"
+    f"'{events.TimeCorrected.event_type}'"
 )  # a value would hide the index
 _ALL: Final = select(_events.position, _events.leaf_hash).where(_events.event_type == _TYPE)
 
 
 def record_act(
     writer: Writer,
-    event: LedgerEvent,
+    event: events.LedgerEvent,
     name: str,
     *,
     wall_us: int,
@@ -99,7 +92,7 @@ def record_act(
 def voids_of(connection: Connection) -> Voids:
     """Return what the log declares void, in the transaction that is open; `verify` proves it."""
     found: dict[int, set[str]] = {}
-    for _, event in readable(connection, PositionVoided):
+    for _, event in readable(connection, events.PositionVoided):
         found.setdefault(event.position, set()).add(event.leaf_hash)
     return found
 
@@ -120,16 +113,16 @@ def readable(
     )
     for row in connection.execute(query):
         with suppress(InputError):
-            event = decode_event(kind.event_type, row.body)
+            event = events.decode_event(kind.event_type, row.body)
             assert isinstance(event, kind), event
             yield row, event
 
 
-def void_event(voids: Voids, position: int, leaf: bytes) -> PositionVoided | None:
+def void_event(voids: Voids, position: int, leaf: bytes) -> events.PositionVoided | None:
     """Return what stands for the event at this position, if its words are void."""
     if position not in voids or leaf.hex() not in voids[position]:
         return None
-    return PositionVoided(position=position, leaf_hash=leaf.hex(), reason="")
+    return events.PositionVoided(position=position, leaf_hash=leaf.hex(), reason="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +131,7 @@ class Withdrawal:
 
     position: int
     actor: str
-    event: CheckpointWithdrawn
+    event: events.CheckpointWithdrawn
 
 
 Withdrawals = Mapping[tuple[int, str], Withdrawal]
@@ -150,7 +143,7 @@ def withdrawals_of(connection: Connection, voids: Voids) -> Withdrawals:
     """Return what the log withdraws, in the transaction that is open."""
     found: dict[tuple[int, str], Withdrawal] = {}
     for row, event in readable(
-        connection, CheckpointWithdrawn, _events.position, _events.actor, _events.leaf_hash
+        connection, events.CheckpointWithdrawn, _events.position, _events.actor, _events.leaf_hash
     ):
         if not void_event(voids, row.position, bytes(row.leaf_hash)):
             withdrawal = Withdrawal(position=row.position, actor=row.actor, event=event)

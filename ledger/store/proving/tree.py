@@ -14,14 +14,7 @@ from typing import Final
 from sqlalchemy import Connection, bindparam, literal_column, select, update
 
 from ledger.domain.errors import CorruptLedgerError
-from ledger.domain.proofs.merkle import (
-    HASH_BYTES,
-    CompactRange,
-    NodeReader,
-    node_hash,
-    perfect_root,
-    split_hashes,
-)
+from ledger.domain.proofs import merkle
 from ledger.store import schema
 from ledger.store.writing.outbox import Outbox
 from ledger.store.writing.statements import TILE, Row, Statement
@@ -52,10 +45,10 @@ class TileGrower:
     """
 
     def __init__(
-        self, tree: CompactRange | None = None, pending: Iterable[list[bytes]] = ()
+        self, tree: merkle.CompactRange | None = None, pending: Iterable[list[bytes]] = ()
     ) -> None:
         """Stand at the edge of a tree whose unfinished tiles have these, lowest level first."""
-        self.tree = CompactRange(0) if tree is None else tree
+        self.tree = merkle.CompactRange(0) if tree is None else tree
         self._pending = list(pending)
 
     def append(self, leaf: bytes) -> list[Tile]:
@@ -73,7 +66,7 @@ class TileGrower:
                 full += self.append(leaves[at])
                 at += 1
                 continue
-            root = perfect_root(tile)
+            root = merkle.perfect_root(tile)
             self.tree.append(root, TILE_LEVELS)
             full.append((0, (self.tree.size >> TILE_LEVELS) - 1, b"".join(tile)))
             full += self._fill(1, root)
@@ -91,11 +84,13 @@ class TileGrower:
                 return full
             number = (self.tree.size >> TILE_LEVELS * (level + 1)) - 1
             hashes = [
-                entry if len(entry) == HASH_BYTES else perfect_root(split_hashes(entry))
+                entry
+                if len(entry) == merkle.HASH_BYTES
+                else merkle.perfect_root(merkle.split_hashes(entry))
                 for entry in row
             ]
             full.append((level, number, b"".join(hashes)))
-            value = perfect_root(hashes)
+            value = merkle.perfect_root(hashes)
             row.clear()
             level += 1
 
@@ -146,7 +141,7 @@ class Tree:
             self._outbox.add(TILE, tiles, lost)
 
 
-def stored_range(connection: Connection) -> CompactRange:
+def stored_range(connection: Connection) -> merkle.CompactRange:
     """
     Return the tree as the database has it.
 
@@ -158,12 +153,12 @@ def stored_range(connection: Connection) -> CompactRange:
         raise CorruptLedgerError("the tree is missing", position=0)
     size, hashes = rows[0]
     try:
-        return CompactRange(size, bytes(hashes))
+        return merkle.CompactRange(size, bytes(hashes))
     except ValueError as error:
         raise CorruptLedgerError(str(error), position=0) from error
 
 
-def node_reader(connection: Connection) -> NodeReader:
+def node_reader(connection: Connection) -> merkle.NodeReader:
     """
     Return a reader of the tree's nodes: from tiles where they are full, else from the events.
 
@@ -179,12 +174,12 @@ def node_reader(connection: Connection) -> NodeReader:
         hashes = tile(tile_level, first // TILE_HASHES)
         if hashes is not None:
             at = first % TILE_HASHES
-            return perfect_root(split_hashes(hashes)[at : at + (1 << row)])
+            return merkle.perfect_root(merkle.split_hashes(hashes)[at : at + (1 << row)])
         if level == 0:
             return _leaves(connection, index + 1, index + 1)[0]
         if tile_level == 0:
-            return perfect_root(_leaves(connection, first + 1, first + (1 << row)))
-        return node_hash(read(level - 1, index * 2), read(level - 1, index * 2 + 1))
+            return merkle.perfect_root(_leaves(connection, first + 1, first + (1 << row)))
+        return merkle.node_hash(read(level - 1, index * 2), read(level - 1, index * 2 + 1))
 
     return read
 

@@ -18,14 +18,7 @@ from ledger.store import schema
 from ledger.store.failures import DAMAGE, fact_of
 from ledger.store.mending.acts import NO_WITHDRAWALS, Withdrawal, Withdrawals, kept_notes, note_hash
 from ledger.store.proving.tree import TILE_LEVELS, TileGrower, stored_range
-from ledger.store.reading.tables import (
-    Report,
-    UnreadableError,
-    in_key_order,
-    is_typed,
-    other_types,
-    rows_of,
-)
+from ledger.store.reading import tables
 
 OWN: Final = "the ledger's own checkpoint"
 """What a finding about a checkpoint that the ledger keeps calls it."""
@@ -57,7 +50,7 @@ class TreeProof:
     def __init__(
         self,
         connection: Connection,
-        report: Report,
+        report: tables.Report,
         witness: KeptCheckpoint,
         withdrawals: Withdrawals = NO_WITHDRAWALS,
         stored: Mapping[int, tuple[int, bytes]] = MappingProxyType({}),
@@ -204,7 +197,7 @@ class TreeProof:
                 if digest != hashlib.sha256(hashes).digest():
                     text = f"a tile is not the one over the events: level={level}, number={number}"
                     self._report(_first_of(level, number), text)
-        except UnreadableError as error:
+        except tables.UnreadableError as error:
             self._report(None, f"the tiles are unreadable: {error}")
             return
         for level, number in sorted(expected):
@@ -212,9 +205,9 @@ class TreeProof:
             self._report(_first_of(level, number), text)
 
     def _typed_tiles(self) -> Iterable[tuple[int, int, bytes]]:
-        for row in rows_of(self._connection, in_key_order(schema.ledger_tiles)):
-            if not is_typed(schema.ledger_tiles, row):
-                self._report(None, other_types(schema.ledger_tiles, row))
+        for row in tables.rows_of(self._connection, tables.in_key_order(schema.ledger_tiles)):
+            if not tables.is_typed(schema.ledger_tiles, row):
+                self._report(None, tables.other_types(schema.ledger_tiles, row))
                 continue
             yield row[0], row[1], row[2]
 
@@ -235,10 +228,12 @@ class TreeProof:
         try:
             for size, raw in kept_notes(self._connection):
                 if type(size) is not int or type(raw) is not bytes:
-                    self._report(None, other_types(schema.ledger_checkpoints, (size, str(raw))))
+                    self._report(
+                        None, tables.other_types(schema.ledger_checkpoints, (size, str(raw)))
+                    )
                     continue
                 found.extend(self._kept_checkpoint(size, raw))
-        except UnreadableError as error:
+        except tables.UnreadableError as error:
             self._report(None, f"the checkpoints are unreadable: {error}")
         return found
 

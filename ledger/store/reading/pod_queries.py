@@ -21,17 +21,9 @@ from sqlalchemy import (
 )
 
 from ledger.domain.log.events import BY_COUNT, STAGE_GONE
+from ledger.store.reading import views
 from ledger.store.reading.report_rows import Counts, PlacingRow, PodLifeRow, PodSummary, RefusalRow
 from ledger.store.reading.tables import in_parts
-from ledger.store.reading.views import (
-    EVENTS,
-    REFUSALS,
-    RESERVATIONS,
-    each_row,
-    matching,
-    of_pod,
-    rows_of,
-)
 from ledger.store.schema import ledger_events, ledger_nodes, ledger_refusals, ledger_reservations
 
 _BY_COUNT: Final = f'%"source":"{BY_COUNT}"%'
@@ -55,25 +47,27 @@ def pods(
     query = _grouped(seen)
     if owner is not None:
         query = query.where(_is_owner(seen, owner))
-    given = {"namespace": namespace or None, "pod_name": name, **of_pod(pod)}
-    query = matching(query, seen, given)
+    given = {"namespace": namespace or None, "pod_name": name, **views.of_pod(pod)}
+    query = views.matching(query, seen, given)
     newest = func.max(seen.c.reserved_position + seen.c.refused_position)
     query = query.order_by(seen.c.namespace, seen.c.pod_name, newest)
-    return [PodSummary(**row) for row in each_row(connection, query)]
+    return [PodSummary(**row) for row in views.each_row(connection, query)]
 
 
 def refusals(connection: Connection, *, position: int | None = None) -> Iterator[RefusalRow]:
     """Yield refusals by position, or the one at `position`."""
-    f, e = REFUSALS, EVENTS
+    f, e = views.REFUSALS, views.EVENTS
     query = select(f, e.c.body, e.c.actor).join_from(f, e, e.c.position == f.c.position)
-    query = matching(query.order_by(f.c.position), f, {"position": position})
-    for row in each_row(connection, query):
+    query = views.matching(query.order_by(f.c.position), f, {"position": position})
+    for row in views.each_row(connection, query):
         yield RefusalRow(**row)
 
 
 def refusal_count(connection: Connection, *, pod_uid: str) -> int:
     """Return how many refusals of one Pod are recorded."""
-    query = select(func.count()).select_from(REFUSALS).where(REFUSALS.c.pod_uid == pod_uid)
+    query = (
+        select(func.count()).select_from(views.REFUSALS).where(views.REFUSALS.c.pod_uid == pod_uid)
+    )
     return int(connection.execute(query).scalar_one())
 
 
@@ -131,11 +125,11 @@ def waiting_pods(
 
 def placing_rows(connection: Connection) -> Iterator[PlacingRow]:
     """Yield the places that Pods got which were refused at some time, by position."""
-    r = RESERVATIONS
-    refused = select(REFUSALS.c.pod_uid)
+    r = views.RESERVATIONS
+    refused = select(views.REFUSALS.c.pod_uid)
     columns = (r.c[name] for name in PlacingRow._fields)
     query = select(*columns).where(r.c.pod_uid.in_(refused)).order_by(r.c.position)
-    for row in rows_of(connection, query):
+    for row in views.rows_of(connection, query):
         yield PlacingRow._make(row)
 
 
@@ -213,21 +207,21 @@ def counts(
             ledger_refusals, ledger_refusals.c.position == refused
         )
     )
-    return Counts(**next(each_row(connection, query)))
+    return Counts(**next(views.each_row(connection, query)))
 
 
 def _seen(
     *, decided_only: bool = False, since_us: int = 0, until_us: int | None = None
 ) -> Subquery:
-    r, f = RESERVATIONS, REFUSALS
+    r, f = views.RESERVATIONS, views.REFUSALS
     reserved = select(
         *(r.c.pod_uid, r.c.namespace, r.c.pod_name, r.c.owner),
         r.c.position.label("reserved_position"),
         literal_column("0").label("refused_position"),
     )
     if decided_only:
-        by_count = select(EVENTS.c.position).where(
-            EVENTS.c.event_type.like("pod.observed.%"), EVENTS.c.body.like(_BY_COUNT)
+        by_count = select(views.EVENTS.c.position).where(
+            views.EVENTS.c.event_type.like("pod.observed.%"), views.EVENTS.c.body.like(_BY_COUNT)
         )
         reserved = reserved.where(or_(r.c.kind == "granted", r.c.position.in_(by_count)))
     refused = select(

@@ -32,6 +32,7 @@ from sqlalchemy import (
 from ledger.domain.cpuset import CpuSet
 from ledger.domain.devices import COUNTER
 from ledger.domain.log.events import NodeInventoried, decode_event
+from ledger.store import schema
 from ledger.store.reading import views
 from ledger.store.reading.gpu_hours import PERCENT_HOUR_US, GpuGroup, gpu_use
 from ledger.store.reading.report_rows import (
@@ -46,15 +47,6 @@ from ledger.store.reading.report_rows import (
     UsageRecord,
 )
 from ledger.store.reading.unnamed_queries import unknown_slots
-from ledger.store.schema import (
-    ledger_cpus,
-    ledger_device_health,
-    ledger_devices,
-    ledger_events,
-    ledger_nodes,
-    ledger_reservations,
-    ledger_stands,
-)
 
 HOUR_US: Final = 3_600_000_000.0
 
@@ -123,11 +115,11 @@ def cpu_holders(
 
 def has_cpus(connection: Connection, *, node: str, cpus: CpuSet) -> bool:
     """Tell whether the ledger knows each logical CPU, now or from an earlier holder."""
-    c, n = ledger_cpus.c, ledger_nodes.c
+    c, n = schema.ledger_cpus.c, schema.ledger_nodes.c
     query = (
         select(func.count(c.cpu.distinct()))
-        .select_from(ledger_cpus)
-        .join(ledger_nodes, c.machine_no == n.machine_no)
+        .select_from(schema.ledger_cpus)
+        .join(schema.ledger_nodes, c.machine_no == n.machine_no)
         .where(n.node_name == node, c.cpu.in_(list(cpus)))
     )
     return int(connection.execute(query).scalar_one()) == len(cpus)
@@ -195,8 +187,8 @@ def devices_at(connection: Connection, device_id: str, *, node: str | None = Non
 def _devices(connection: Connection, **given: str | int | None) -> list[Device]:
     d = views.DEVICES
     query = (
-        select(d, ledger_devices.c.unique_id)
-        .join_from(d, ledger_devices, ledger_devices.c.device_no == d.c.device_no)
+        select(d, schema.ledger_devices.c.unique_id)
+        .join_from(d, schema.ledger_devices, schema.ledger_devices.c.device_no == d.c.device_no)
         .where(d.c.device_type != COUNTER)
         .order_by(d.c.node_name, d.c.node_uid, d.c.device_type, d.c.minor)
     )
@@ -226,16 +218,16 @@ def nodes(connection: Connection, *, name: str | None = None) -> list[Node]:
 
 def health_changes(connection: Connection, *, node: str | None = None) -> list[HealthRow]:
     """Return when devices were closed and opened, by position."""
-    h, x = views.HEALTH, ledger_device_health.c
+    h, x = views.HEALTH, schema.ledger_device_health.c
     columns = (c for c in h.c if c.name != "node_name")
-    d, n = ledger_devices.c, ledger_nodes.c
+    d, n = schema.ledger_devices.c, schema.ledger_nodes.c
     same = (x.position == h.c.position) & (x.healthy == h.c.healthy) & (x.reason == h.c.reason)
     there = (d.device_type == h.c.device_type) & (d.minor == h.c.minor)
     query = (
         select(*columns, x.device_no)
-        .join_from(h, ledger_device_health, same)
-        .join(ledger_devices, (d.device_no == x.device_no) & there)
-        .join(ledger_nodes, (n.node_no == d.node_no) & (n.node_uid == h.c.node_uid))
+        .join_from(h, schema.ledger_device_health, same)
+        .join(schema.ledger_devices, (d.device_no == x.device_no) & there)
+        .join(schema.ledger_nodes, (n.node_no == d.node_no) & (n.node_uid == h.c.node_uid))
         .where(h.c.device_type != COUNTER)
         .order_by(h.c.position, x.device_no)
         .distinct()
@@ -276,7 +268,7 @@ def open_drifts(connection: Connection) -> list[DriftRow]:
 
 def ahead_us(connection: Connection) -> int | None:
     """Return how far the last event's time is ahead of the clock that it was recorded by."""
-    e = ledger_events.c
+    e = schema.ledger_events.c
     query = select(e.at_us - e.wall_us).where(e.wall_us > 0).order_by(e.position.desc()).limit(1)
     found: int | None = connection.execute(query).scalar()
     return found
@@ -363,7 +355,7 @@ def holding_rows(connection: Connection) -> Iterator[HoldingRow]:
 
 def first_reserved(connection: Connection) -> int:
     """Return the position of the first reservation, 1 where there is none."""
-    found = connection.execute(select(func.min(ledger_reservations.c.position))).scalar()
+    found = connection.execute(select(func.min(schema.ledger_reservations.c.position))).scalar()
     return int(found or 1)
 
 
@@ -389,11 +381,11 @@ def _overlap(view: FromClause, since_us: int, until_us: int) -> ColumnElement[fl
 
 
 def _devices_of_machines(node: str) -> Select[Any]:
-    d, s, n = ledger_devices.c, ledger_stands.c, ledger_nodes.c
+    d, s, n = schema.ledger_devices.c, schema.ledger_stands.c, schema.ledger_nodes.c
     return (
         select(d.device_no)
-        .join_from(ledger_nodes, ledger_stands, s.node_no == n.node_no)
-        .join(ledger_devices, d.machine_no == s.machine_no)
+        .join_from(schema.ledger_nodes, schema.ledger_stands, s.node_no == n.node_no)
+        .join(schema.ledger_devices, d.machine_no == s.machine_no)
         .where(n.node_name == node)
     )
 

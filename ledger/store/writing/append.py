@@ -29,17 +29,8 @@ from msgspec import Struct, structs
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from ledger.domain import errors
 from ledger.domain.bounds import WALL_MAX_US
-from ledger.domain.errors import (
-    CapacityError,
-    ClockSkewError,
-    CorruptLedgerError,
-    FencedError,
-    InputError,
-    LedgerError,
-    StaleStreamError,
-    UnknownOutcomeError,
-)
 from ledger.domain.log.clock import SteadyClock
 from ledger.domain.log.events import GRANTS, EpochStarted, GroupPlanned
 from ledger.domain.log.recorded import NewEvent
@@ -83,16 +74,18 @@ def read_head(connection: Connection, *, lock: bool = False) -> Head:
     query = select(*(schema.ledger_head.c[name] for name in Head.__struct_fields__))
     row = connection.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:
-        raise CorruptLedgerError("the head is missing", position=0)
+        raise errors.CorruptLedgerError("the head is missing", position=0)
     return Head(**{**row._mapping, "chain_hash": bytes(row.chain_hash)})  # noqa: SLF001 - its public one
 
 
-def _fenced(head: Head) -> FencedError:
-    return FencedError(f"another writer took over: epoch={head.epoch}, position={head.position}")
+def _fenced(head: Head) -> errors.FencedError:
+    return errors.FencedError(
+        f"another writer took over: epoch={head.epoch}, position={head.position}"
+    )
 
 
-def _dropped() -> LedgerError:
-    return LedgerError("the database dropped events without a word: run `tenure verify`")
+def _dropped() -> errors.LedgerError:
+    return errors.LedgerError("the database dropped events without a word: run `tenure verify`")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,13 +136,15 @@ class Writer:
         """Return the last version of a stream, 0 for one without events."""
         return self._stream_versions().get(stream, 0)
 
-    def skew(self, events: Sequence[NewEvent]) -> ClockSkewError | None:
+    def skew(self, events: Sequence[NewEvent]) -> errors.ClockSkewError | None:
         """Return the refusal of events that grant by a clock that is not believed, if they do."""
         latest = self._latest_us()
         for new in events:
             if new.wall_us > latest and isinstance(new.event, _GRANTS):
                 fact = f"wall_us={new.wall_us}, event_type={new.event.event_type}"
-                return ClockSkewError(f"ClockSkew: our clock moved, nothing is granted: {fact}")
+                return errors.ClockSkewError(
+                    f"ClockSkew: our clock moved, nothing is granted: {fact}"
+                )
         return None
 
     @in_our_words
@@ -182,13 +177,13 @@ class Writer:
             if self.stream_version(stream) != version:
                 if not commands.not_recorded(self._connection, events):
                     return self._head.position  # the same command again: the same answer
-                raise StaleStreamError(stream=stream, expected_version=version)
+                raise errors.StaleStreamError(stream=stream, expected_version=version)
         skewed = self.skew(events)
         if skewed and commands.not_recorded(self._connection, events):
             raise skewed
         try:
             return self.commit(events)
-        except (DBAPIError, CapacityError) as error:
+        except (DBAPIError, errors.CapacityError) as error:
             if isinstance(error, DBAPIError) and not refused_by_rule(error):
                 raise unavailable(error) from error
             return self._append_without_repeats(events, error)
@@ -269,7 +264,7 @@ class Writer:
                 zip(batch.events, batch.times, strict=True), before.position + 1
             ):
                 add(position, at_us, new.event)
-        except CapacityError:
+        except errors.CapacityError:
             outbox.send()  # who is fenced hears that first
             raise
         self._projector.flush()
@@ -332,7 +327,7 @@ class Writer:
             self._connection.connection.rollback()  # the driver may still be inside of it
             self._settle()
         except (SQLAlchemyError, self._connection.dialect.loaded_dbapi.Error) as lost:
-            raise UnknownOutcomeError(
+            raise errors.UnknownOutcomeError(
                 f"the answer to a commit was lost: position={batch.head.position}"
             ) from lost
         if self._head != batch.head:
@@ -353,7 +348,7 @@ class Writer:
         if now == lost.head:
             self._stand_behind(lost)
         elif now != self._head:
-            raise FencedError(f"another writer took over: epoch={self._head.epoch}")
+            raise errors.FencedError(f"another writer took over: epoch={self._head.epoch}")
 
     def _stand_behind(self, batch: _Batch) -> None:
         """Remember what a batch that is durable leaves."""
@@ -366,26 +361,26 @@ class Writer:
         try:
             self._settle()
         except SQLAlchemyError as error:  # what is asked now may be just what was lost
-            raise UnknownOutcomeError(
+            raise errors.UnknownOutcomeError(
                 f"the answer to a commit is still lost: position={self._head.position}"
             ) from error
 
     def _append_without_repeats(
-        self, events: Sequence[NewEvent], error: DBAPIError | CapacityError
+        self, events: Sequence[NewEvent], error: DBAPIError | errors.CapacityError
     ) -> int:
         """Append what is not recorded yet; raise the refusal if it was not about a repeat."""
         fresh = commands.not_recorded(self._connection, events)
         if len(fresh) < len(events):
             return self.append(fresh)
-        if isinstance(error, CapacityError):
+        if isinstance(error, errors.CapacityError):
             raise error
         raise self.refusal(error) from error
 
-    def refusal(self, error: DBAPIError) -> LedgerError:
+    def refusal(self, error: DBAPIError) -> errors.LedgerError:
         """Return the error for what a rule of the database refused."""
         if error.statement == statements.EVENT.text(self._connection):
-            return LedgerError(f"the ledger refused an event: {fact_of(error)}")
-        return CapacityError(fact_of(error))
+            return errors.LedgerError(f"the ledger refused an event: {fact_of(error)}")
+        return errors.CapacityError(fact_of(error))
 
     def _stream_versions(self) -> dict[str, int]:
         """Return every stream's version; read once, for only this writer moves them after."""
@@ -431,13 +426,13 @@ def start_epoch(
     assert origin, "a ledger belongs to someone"
     for name, text in (("holder", holder), ("origin", origin)):
         if not fits(text):  # the head has them before their event is looked at
-            raise InputError("holds a NUL or half of a character", field=name)
+            raise errors.InputError("holds a NUL or half of a character", field=name)
     try:
         with connection.begin() as transaction:
             before = read_head(connection, lock=True)
             _check_end(connection, before)
             if before.epoch > 0 and before.origin != origin:
-                raise InputError(
+                raise errors.InputError(
                     f"the ledger belongs to another origin: origin={before.origin},"
                     f" expected={origin}",
                     place=place,
@@ -454,7 +449,7 @@ def start_epoch(
                 transaction.rollback()
     except DBAPIError as error:
         if then and refused_by_rule(error):
-            raise CapacityError(fact_of(error)) from error
+            raise errors.CapacityError(fact_of(error)) from error
         raise unavailable(error) from error
     return writer
 
@@ -466,6 +461,6 @@ def _check_end(connection: Connection, head: Head) -> None:
     ).first()
     position, chain = (last.position, bytes(last.chain_hash)) if last else (0, GENESIS)
     if (position, chain) != (head.position, head.chain_hash):
-        raise CorruptLedgerError(
+        raise errors.CorruptLedgerError(
             f"the head is not where the events end: last={position}", position=head.position
         )

@@ -19,14 +19,8 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
+from ledger.domain import errors
 from ledger.domain.bounds import NAME_MAX, WALL
-from ledger.domain.errors import (
-    CapacityError,
-    IdempotencyError,
-    LedgerError,
-    NotAfterError,
-    StaleStreamError,
-)
 from ledger.domain.log.codec import Json, misfit, plain_value
 from ledger.domain.log.events import encode_event
 from ledger.domain.log.recorded import NewEvent
@@ -79,7 +73,7 @@ class Refused:
     UnfitError, or a LedgerError for events that contradict the ledger in another way.
     """
 
-    error: LedgerError
+    error: errors.LedgerError
 
 
 Outcome = Recorded | Refused
@@ -101,13 +95,13 @@ def record(writer: Writer, commands: Sequence[Command]) -> list[Outcome]:
     """
     try:
         return _together(writer, commands, None)
-    except (DBAPIError, CapacityError, *CONTRADICTION) as error:
+    except (DBAPIError, errors.CapacityError, *CONTRADICTION) as error:
         reason = _refusal(writer, error)
     recorded = _recorded(writer, _keys(commands))
     if recorded:
         try:
             return _together(writer, commands, recorded)
-        except (DBAPIError, CapacityError, *CONTRADICTION) as error:
+        except (DBAPIError, errors.CapacityError, *CONTRADICTION) as error:
             reason = _refusal(writer, error)
     if len(commands) == 1:
         return [Refused(error=reason)]
@@ -189,8 +183,8 @@ def not_recorded(connection: Connection, events: Sequence[NewEvent]) -> list[New
     return list(fresh.values())
 
 
-def _used_before(new: NewEvent) -> IdempotencyError:
-    return IdempotencyError(
+def _used_before(new: NewEvent) -> errors.IdempotencyError:
+    return errors.IdempotencyError(
         "the key was used for another command:"
         f" idempotency_key={new.idempotency_key}, event_type={new.event.event_type}"
     )
@@ -201,20 +195,20 @@ def _stale(
 ) -> Refused | None:
     for stream, version in command.expected.items():
         if writer.stream_version(stream) + ahead.get(stream, 0) != version:
-            return Refused(error=StaleStreamError(stream=stream, expected_version=version))
+            return Refused(error=errors.StaleStreamError(stream=stream, expected_version=version))
     for key in command.after:
         if key not in known and key not in writer.recent:
             fact = f"what was counted is not in the ledger: idempotency_key={key}"
-            return Refused(error=NotAfterError(fact))
+            return Refused(error=errors.NotAfterError(fact))
     return None
 
 
-def _refusal(writer: Writer, error: Exception) -> LedgerError:
+def _refusal(writer: Writer, error: Exception) -> errors.LedgerError:
     """Return a refusal in the ledger's words; raise what is the database's failure, not a rule."""
-    if isinstance(error, CapacityError):
+    if isinstance(error, errors.CapacityError):
         return error
     if not isinstance(error, DBAPIError):
-        return LedgerError(f"the command can't be recorded: {type(error).__name__}: {error}")
+        return errors.LedgerError(f"the command can't be recorded: {type(error).__name__}: {error}")
     if refused_by_rule(error):
         return writer.refusal(error)
     raise unavailable(error) from error
@@ -257,7 +251,7 @@ def arguments_of(new: NewEvent) -> tuple[str, str, bytes]:
     return (new.stream, new.event.event_type, hashlib.sha256(body).digest())
 
 
-class UnfitError(LedgerError):
+class UnfitError(errors.LedgerError):
     """A value of a command can't be recorded. Refuse the command; it will not get better."""
 
 

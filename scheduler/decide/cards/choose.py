@@ -19,16 +19,7 @@ from ledger.domain.annotations.device_hints import (
 )
 from ledger.domain.devices import GPU
 from ledger.domain.request.requests import DeviceDemand, PodRequest
-from scheduler.decide.cards.fit import (
-    UNIT_CARDS,
-    fits,
-    root_of,
-    roots_of,
-    score,
-    selected,
-    undisturbed,
-    why_unfit,
-)
+from scheduler.decide.cards import fit
 from scheduler.decide.cards.gpus import choose_gpus
 from scheduler.decide.cards.plain import choose_plain
 from scheduler.decide.cards.shares import shares_of
@@ -134,7 +125,7 @@ class _Attempt:
             able = {item.record.minor for demand in demands for item in able_cards(demand, cards)}
             if device_type == GPU and self.only_minors is not None:
                 able &= self.only_minors
-            number = Counter(root_of(card) for card in cards if card.record.minor in able)
+            number = Counter(fit.root_of(card) for card in cards if card.record.minor in able)
             least = demands[0].count if len(demands) == 1 else 1
             enough.append({root for root, count in number.items() if count >= least})
         roots = frozenset.intersection(*map(frozenset, enough)) - {""}
@@ -147,7 +138,7 @@ class _Attempt:
     ) -> Choice | Unfit:
         request, demands = self.request, self.by_type[device_type]
         cards = _of_type(self.node, device_type)
-        under = [card for card in cards if within is None or root_of(card) in within]
+        under = [card for card in cards if within is None or fit.root_of(card) in within]
         if device_type == GPU:
             minors = self.only_minors
             if within is not None:
@@ -171,7 +162,7 @@ class _Attempt:
             demands[0],
             under,
             self.settings.devices,
-            roots=roots_of(primary) - {""},
+            roots=fit.roots_of(primary) - {""},
             same_roots=self.same and beside,
         )
 
@@ -207,7 +198,7 @@ def _held(node: NodeView, device_type: str, choice: Choice) -> list[CardView]:
 
 def _same_roots(groups: Sequence[Sequence[CardView]]) -> bool:
     """Tell whether all groups of devices are under the same PCIe roots, every one of them known."""
-    roots = {roots_of(cards) for cards in groups}
+    roots = {fit.roots_of(cards) for cards in groups}
     return len(roots) == 1 and "" not in roots.pop()
 
 
@@ -257,18 +248,18 @@ def choose_units(
     if hint.vf_selector is not None and not any(card.record.vfs for card in cards):
         text = reasons.no_functions(demand.device_type).text
         return Unfit(reason=text, preemptible=False)
-    offered = selected(cards, hint)
+    offered = fit.selected(cards, hint)
     everywhere = hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL
     least = len(offered) if everywhere else demand.count
     own = max(least, 1)
     least = max(own, len(roots)) if same_roots else own
     able = able_cards(demand, cards)
     if len(able) < least:
-        plain = why_unfit(offered, replace(demand, count=own))
+        plain = fit.why_unfit(offered, replace(demand, count=own))
         if not plain.preemptible:  # what is short by use alone could be helped by preemption
             return plain
-        return replace(plain, requested=least, available=len(able), unit=UNIT_CARDS)
-    ranked = sorted(able, key=lambda card: -score(card, demand, scoring=settings.scoring))
+        return replace(plain, requested=least, available=len(able), unit=fit.UNIT_CARDS)
+    ranked = sorted(able, key=lambda card: -fit.score(card, demand, scoring=settings.scoring))
     picked = _by_roots(ranked, roots)[: max(least, len(roots))]
     picked.sort(key=lambda card: card.record.minor)
     named = request if len(picked) == demand.count else replace(request, containers=())
@@ -288,7 +279,11 @@ def able_cards(demand: DeviceDemand, cards: Sequence[CardView]) -> list[CardView
     """Return which of all devices of its type can serve the demand, by its hint and by amount."""
     hint = DeviceHint() if demand.hint is None else demand.hint
     selector = hint.vf_selector
-    left = (card for card in undisturbed(selected(cards, hint), cards, hint) if fits(card, demand))
+    left = (
+        card
+        for card in fit.undisturbed(fit.selected(cards, hint), cards, hint)
+        if fit.fits(card, demand)
+    )
     return [card for card in left if selector is None or free_function(card, selector) is not None]
 
 
@@ -297,7 +292,7 @@ def _by_roots(ranked: Sequence[CardView], roots: AbstractSet[str]) -> list[CardV
     seen: Counter[str] = Counter()
     keyed: list[tuple[bool, int, int, CardView]] = []
     for place, card in enumerate(ranked):
-        root = root_of(card)
+        root = fit.root_of(card)
         near = root in roots
         keyed.append((not near, seen[root] if near else 0, place, card))
         seen[root] += near

@@ -31,23 +31,9 @@ from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from webhook.decide.answers import ALLOWED, AdmissionAnswer, Refusal, refuse, unreadable
 from webhook.decide.counting import evaded
 from webhook.decide.facts import NamespaceFacts
+from webhook.decide.mutating import parts, takeover
 from webhook.decide.mutating.claims import claiming
 from webhook.decide.mutating.dialects import filled, rewrite
-from webhook.decide.mutating.parts import (
-    Container,
-    Pod,
-    with_annotations,
-    with_labels,
-    with_spec,
-    without_annotation,
-)
-from webhook.decide.mutating.takeover import (
-    asks_for_ours,
-    is_given_claims,
-    is_left_alone,
-    is_placed_for_pools,
-    taken_over,
-)
 from webhook.decide.patch import diff
 from webhook.decide.review import CREATE, UPDATE, AdmissionRequest, expect_few, readable_pod
 from webhook.decide.settings import (
@@ -103,8 +89,8 @@ def _unreadable(
 
 
 def mutated(
-    pod: Pod, settings: AdmissionSettings, facts: NamespaceFacts, *, namespace: str = ""
-) -> Pod:
+    pod: parts.Pod, settings: AdmissionSettings, facts: NamespaceFacts, *, namespace: str = ""
+) -> parts.Pod:
     """
     Return a Pod of a managed namespace as admission leaves it. Doing it twice changes nothing.
 
@@ -120,24 +106,26 @@ def mutated(
         return pod
     profiled = with_profiles(pod, settings.profiles, facts.labels)
     spec = spec if profiled is pod else _read(profiled, namespace, settings)
-    if not asks_for_ours(spec) and not is_placed_for_pools(profiled, settings, facts.labels):
+    if not takeover.asks_for_ours(spec) and not takeover.is_placed_for_pools(
+        profiled, settings, facts.labels
+    ):
         return profiled
     expect_few(pod)
     pod = with_defaults(profiled, settings.defaults)
     spec = spec if profiled is pod else _read(pod, namespace, settings)
     before = scheduler_of(pod)
-    if is_given_claims(pod, settings, facts.labels):
+    if takeover.is_given_claims(pod, settings, facts.labels):
         pod = claiming(_told_by_namespace(pod, facts), settings, facts, namespace=namespace)
-    elif not is_left_alone(pod, settings):
-        if taken_over(pod, settings, facts.labels) and before != settings.scheduler_name:
-            pod = with_spec(pod, {"schedulerName": settings.scheduler_name})
+    elif not takeover.is_left_alone(pod, settings):
+        if takeover.taken_over(pod, settings, facts.labels) and before != settings.scheduler_name:
+            pod = parts.with_spec(pod, {"schedulerName": settings.scheduler_name})
         if scheduler_of(pod) == settings.scheduler_name:
             replaced = "" if before in _UNNAMED or before == settings.scheduler_name else before
             pod = _ours(pod, spec, settings, facts, scheduler_name=replaced)
-    return with_annotations(pod, encode_admitted())
+    return parts.with_annotations(pod, encode_admitted())
 
 
-def with_blind_ephemeral(pod: Pod, old: Pod, settings: AdmissionSettings) -> Pod:
+def with_blind_ephemeral(pod: parts.Pod, old: parts.Pod, settings: AdmissionSettings) -> parts.Pod:
     """
     Return a Pod whose new ephemeral containers see no card, if our scheduler has placed it.
 
@@ -147,7 +135,7 @@ def with_blind_ephemeral(pod: Pod, old: Pod, settings: AdmissionSettings) -> Pod
         InputError: the Pod can't be read.
     """
     spec = spec_of(pod)
-    if scheduler_of(pod) != settings.scheduler_name or not asks_for_ours(
+    if scheduler_of(pod) != settings.scheduler_name or not takeover.asks_for_ours(
         read_pod(pod, settings.vocabulary)
     ):
         return pod
@@ -163,13 +151,13 @@ def with_blind_ephemeral(pod: Pod, old: Pod, settings: AdmissionSettings) -> Pod
 
 
 def _ours(
-    pod: Pod,
+    pod: parts.Pod,
     spec: PodSpec,
     settings: AdmissionSettings,
     facts: NamespaceFacts,
     *,
     scheduler_name: str,
-) -> Pod:
+) -> parts.Pod:
     """Everything that a Pod needs which our scheduler places; `spec` is what it asks for."""
     replaced: dict[str, OriginalContainer] = {}
     vocabulary = settings.vocabulary
@@ -181,7 +169,7 @@ def _ours(
         by_plugin or any(evaded(spec, settings, facts, ours=True))
     )
 
-    def written(container: Container, _: str) -> Container:
+    def written(container: parts.Container, _: str) -> parts.Container:
         if asked is None:
             return filled(container, vocabulary)
         result = rewrite(container, vocabulary, domain=settings.domain, whole_cards=whole_cards)
@@ -191,7 +179,7 @@ def _ours(
 
     pod = with_containers(pod, written)
 
-    def equipped(container: Container, place: str) -> Container:
+    def equipped(container: parts.Container, place: str) -> parts.Container:
         if by_plugin and holds_gpus(container):
             return container  # a variable of the Pod's would count over what the plugin says
         seen = with_environment(container, place, by_slots=settings.vocabulary.by_slots)
@@ -200,7 +188,7 @@ def _ours(
     pod = with_containers(pod, equipped)
     pod = with_original(pod, vocabulary, replaced=replaced, scheduler_name=scheduler_name)
     if by_plugin:
-        pod = with_annotations(pod, {resources.TENURE_WHOLE_CARDS: BY_PLUGIN})
+        pod = parts.with_annotations(pod, {resources.TENURE_WHOLE_CARDS: BY_PLUGIN})
     pod = _tolerating(pod)
     return _gated(pod) if asked is not None and asked.gang is not None else pod
 
@@ -219,31 +207,33 @@ def _legal_request(spec: PodSpec) -> PodRequest | None:
     return None if errors else request
 
 
-def _read(pod: Pod, namespace: str, settings: AdmissionSettings) -> PodSpec:
+def _read(pod: parts.Pod, namespace: str, settings: AdmissionSettings) -> PodSpec:
     return read_asked(readable_pod(pod, namespace), settings.vocabulary)
 
 
-def _tolerating(pod: Pod) -> Pod:
+def _tolerating(pod: parts.Pod) -> parts.Pod:
     """Return the Pod with the toleration that nodes of ours ask for (design section 3)."""
     before = each(spec_of(pod).get("tolerations"), "spec.tolerations", an_object)
     if any(_is_enough(toleration) for toleration in before):
         return pod
-    return with_spec(pod, {"tolerations": [*before, dict(_TOLERATION)]})
+    return parts.with_spec(pod, {"tolerations": [*before, dict(_TOLERATION)]})
 
 
-def _told_by_namespace(pod: Pod, facts: NamespaceFacts) -> Pod:
+def _told_by_namespace(pod: parts.Pod, facts: NamespaceFacts) -> parts.Pod:
     for key in (resources.TENURE_ISOLATION, resources.TENURE_WHOLE_CARDS):
-        pod = without_annotation(pod, key)
+        pod = parts.without_annotation(pod, key)
     said = as_namespace_says({}, facts.labels)
-    return with_annotations(pod, said) if said else pod
+    return parts.with_annotations(pod, said) if said else pod
 
 
-def _gated(pod: Pod) -> Pod:
+def _gated(pod: parts.Pod) -> parts.Pod:
     """Return a Pod of a gang with the gate that is lifted once the gang can start (section 5)."""
     before = each(spec_of(pod).get("schedulingGates"), "spec.schedulingGates", an_object)
     if any(gate.get("name") == resources.GATE_TENURE_GANG for gate in before):
         return pod
-    return with_spec(pod, {"schedulingGates": [*before, {"name": resources.GATE_TENURE_GANG}]})
+    return parts.with_spec(
+        pod, {"schedulingGates": [*before, {"name": resources.GATE_TENURE_GANG}]}
+    )
 
 
 def _is_enough(toleration: dict[str, object]) -> bool:
@@ -254,11 +244,11 @@ def _is_enough(toleration: dict[str, object]) -> bool:
     )
 
 
-def _ephemeral(pod: Pod) -> tuple[dict[str, object], ...]:
+def _ephemeral(pod: parts.Pod) -> tuple[dict[str, object], ...]:
     return each(spec_of(pod).get("ephemeralContainers"), "spec.ephemeralContainers", an_object)
 
 
-def recorded(pod: Pod) -> OriginalRequest:
+def recorded(pod: parts.Pod) -> OriginalRequest:
     """Return what earlier calls of ours have replaced; what can't be read was not ours."""
     try:
         return read_original(annotations_of(pod))
@@ -267,12 +257,12 @@ def recorded(pod: Pod) -> OriginalRequest:
 
 
 def with_original(
-    pod: Pod,
+    pod: parts.Pod,
     vocabulary: Vocabulary,
     *,
     replaced: Mapping[str, OriginalContainer],
     scheduler_name: str,
-) -> Pod:
+) -> parts.Pod:
     """
     Return the Pod with its record of what was replaced, now and by earlier calls.
 
@@ -292,13 +282,13 @@ def with_original(
     name = scheduler_name or before.scheduler_name
     texts = encode_original(OriginalRequest(scheduler_name=name, containers={**kept, **replaced}))
     return (
-        with_annotations(pod, texts)
+        parts.with_annotations(pod, texts)
         if texts
-        else without_annotation(pod, resources.ANNOTATION_TENURE_ORIGINAL)
+        else parts.without_annotation(pod, resources.ANNOTATION_TENURE_ORIGINAL)
     )
 
 
-def _containers(pod: Pod) -> dict[str, Mapping[str, object]]:
+def _containers(pod: parts.Pod) -> dict[str, Mapping[str, object]]:
     spec = spec_of(pod)
     items = (
         an_object(item, key)
@@ -309,8 +299,8 @@ def _containers(pod: Pod) -> dict[str, Mapping[str, object]]:
 
 
 def with_profiles(
-    pod: Pod, profiles: tuple[Profile, ...], namespace_labels: Mapping[str, str]
-) -> Pod:
+    pod: parts.Pod, profiles: tuple[Profile, ...], namespace_labels: Mapping[str, str]
+) -> parts.Pod:
     """
     Return the Pod with what the profiles that match it say and it does not.
 
@@ -326,7 +316,7 @@ def with_profiles(
         pod = _applied(pod, match)
 
 
-def with_defaults(pod: Pod, defaults: PodDefaults) -> Pod:
+def with_defaults(pod: parts.Pod, defaults: PodDefaults) -> parts.Pod:
     """
     Return the Pod with the QoS class and the priority class that it leaves open.
 
@@ -343,32 +333,32 @@ def with_defaults(pod: Pod, defaults: PodDefaults) -> Pod:
     priority_class = defaults.priority_class_by_qos.get(qos, default)
     if priority_class and resources.LABEL_PRIORITY_CLASS not in labels and _has_no_priority(pod):
         added[resources.LABEL_PRIORITY_CLASS] = priority_class
-    return with_labels(pod, added)
+    return parts.with_labels(pod, added)
 
 
-def _matches(profile: Profile, pod: Pod, namespace_labels: Mapping[str, str]) -> bool:
+def _matches(profile: Profile, pod: parts.Pod, namespace_labels: Mapping[str, str]) -> bool:
     labels = labels_of(pod)
     return all(labels.get(key) == text for key, text in profile.pod_labels.items()) and all(
         namespace_labels.get(key) == text for key, text in profile.namespace_labels.items()
     )
 
 
-def _applied(pod: Pod, profile: Profile) -> Pod:
+def _applied(pod: parts.Pod, profile: Profile) -> parts.Pod:
     wanted = dict(profile.labels)
     if profile.qos:
         wanted[resources.LABEL_QOS_CLASS] = profile.qos
     if profile.koordinator_priority:
         wanted[resources.LABEL_PRIORITY] = profile.koordinator_priority
     labels, annotations = labels_of(pod), annotations_of(pod)
-    pod = with_labels(pod, {key: text for key, text in wanted.items() if key not in labels})
-    pod = with_annotations(
+    pod = parts.with_labels(pod, {key: text for key, text in wanted.items() if key not in labels})
+    pod = parts.with_annotations(
         pod,
         {key: text for key, text in profile.annotations.items() if key not in annotations},
     )
-    return with_spec(pod, _spec_fields(pod, profile))
+    return parts.with_spec(pod, _spec_fields(pod, profile))
 
 
-def _spec_fields(pod: Pod, profile: Profile) -> dict[str, object]:
+def _spec_fields(pod: parts.Pod, profile: Profile) -> dict[str, object]:
     fields: dict[str, object] = {}
     if profile.priority_class_name and _has_no_priority(pod):
         fields["priorityClassName"] = profile.priority_class_name
@@ -379,7 +369,7 @@ def _spec_fields(pod: Pod, profile: Profile) -> dict[str, object]:
     return fields
 
 
-def _has_no_priority(pod: Pod) -> bool:
+def _has_no_priority(pod: parts.Pod) -> bool:
     """Tell whether nobody chose a priority; the API server has filled in 0 where nobody did."""
     spec = spec_of(pod)
     return not spec.get("priorityClassName") and not spec.get("priority")
@@ -401,12 +391,12 @@ def field_ref(key: str) -> dict[str, object]:
     return {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}
 
 
-def holds_devices(container: Container, vocabulary: Vocabulary) -> bool:
+def holds_devices(container: parts.Container, vocabulary: Vocabulary) -> bool:
     """Tell whether a container asks for a device of any type."""
     return any(True for _ in _asked(container, vocabulary))
 
 
-def holds_gpus(container: Container) -> bool:
+def holds_gpus(container: parts.Container) -> bool:
     """Tell whether a container asks for GPUs that the NVIDIA runtime could show it."""
     return any(
         _GPUS.device_type_of(name) == resources.TYPE_GPU and name not in _FOREIGN
@@ -414,7 +404,7 @@ def holds_gpus(container: Container) -> bool:
     )
 
 
-def _asked(container: Container, vocabulary: Vocabulary) -> Iterator[str]:
+def _asked(container: parts.Container, vocabulary: Vocabulary) -> Iterator[str]:
     amounts = an_object(container.get("resources"), "resources")
     for section in ("requests", "limits"):
         for name, value in an_object(amounts.get(section), f"resources.{section}").items():
@@ -422,7 +412,7 @@ def _asked(container: Container, vocabulary: Vocabulary) -> Iterator[str]:
                 yield name
 
 
-def with_environment(container: Container, place: str, *, by_slots: bool) -> Container:
+def with_environment(container: parts.Container, place: str, *, by_slots: bool) -> parts.Container:
     """
     Return a container of our Pod that sees its own cards and no others.
 
@@ -446,7 +436,7 @@ def with_environment(container: Container, place: str, *, by_slots: bool) -> Con
     return _with_own(_with_own(container, nvidia), cuda)
 
 
-def with_void(container: Container) -> Container:
+def with_void(container: parts.Container) -> parts.Container:
     """Return a container that sees no card, whatever its image or its author says."""
     before = _entries(container)
     if any(entry.get("name") == resources.ENV_NVIDIA_VISIBLE for entry in before):
@@ -456,7 +446,7 @@ def with_void(container: Container) -> Container:
     return _with_entries(container, before, after)
 
 
-def with_slot(container: Container, vocabulary: Vocabulary) -> Container:
+def with_slot(container: parts.Container, vocabulary: Vocabulary) -> parts.Container:
     """
     Return a container with the slot by which the device plugin knows it, if it holds devices.
 
@@ -479,7 +469,7 @@ def is_ours(entry: Mapping[str, object]) -> bool:
     return text_in(entry, "valueFrom", "fieldRef", "fieldPath").startswith(_OURS)
 
 
-def _with_own(container: Container, wanted: dict[str, object]) -> Container:
+def _with_own(container: parts.Container, wanted: dict[str, object]) -> parts.Container:
     """Add an entry, or correct ours where the container has moved; a user's own entry stays."""
     before = _entries(container)
     same = [entry for entry in before if entry.get("name") == wanted["name"]]
@@ -499,12 +489,12 @@ def _voided(entry: dict[str, object]) -> dict[str, object]:
     return {"name": resources.ENV_NVIDIA_VISIBLE, "value": VOID}
 
 
-def _entries(container: Container) -> list[dict[str, object]]:
+def _entries(container: parts.Container) -> list[dict[str, object]]:
     items = a_list(container.get("env"), "env")
     return [an_object(entry, f"env[{number}]") for number, entry in enumerate(items)]
 
 
 def _with_entries(
-    container: Container, before: list[dict[str, object]], after: list[dict[str, object]]
-) -> Container:
+    container: parts.Container, before: list[dict[str, object]], after: list[dict[str, object]]
+) -> parts.Container:
     return container if before == after else {**container, "env": after}

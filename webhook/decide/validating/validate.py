@@ -7,16 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from ledger.domain.errors import FieldError, InputError
-from webhook.decide.answers import (
-    ALLOWED,
-    FORBIDDEN,
-    INVALID,
-    AdmissionAnswer,
-    Refusal,
-    refuse,
-    unreadable,
-    warning,
-)
+from webhook.decide import answers
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.review import CREATE, UPDATE, AdmissionRequest
 from webhook.decide.settings import DEFAULT_ADMISSION, AdmissionSettings, RuleMode
@@ -50,7 +41,7 @@ def validate(
     request: AdmissionRequest,
     settings: AdmissionSettings = DEFAULT_ADMISSION,
     facts: NamespaceFacts = NO_FACTS,
-) -> AdmissionAnswer:
+) -> answers.AdmissionAnswer:
     """
     Return whether an object may be stored as it is, with every violation at once.
 
@@ -60,11 +51,13 @@ def validate(
     Objects that can't be read are refused; kinds and operations that are not ours are allowed.
     """
     if request.obj is None or request.operation not in {CREATE, UPDATE}:
-        return ALLOWED
+        return answers.ALLOWED
     try:
         found = _findings(request, settings, facts)
     except InputError as error:
-        return refuse(kind=request.kind, name=request.shown_name, causes=[unreadable(error)])
+        return answers.refuse(
+            kind=request.kind, name=request.shown_name, causes=[answers.unreadable(error)]
+        )
     return _answer(request, settings, found)
 
 
@@ -88,9 +81,9 @@ def _path(request: AdmissionRequest) -> tuple[str, str, str]:
 
 def _answer(
     request: AdmissionRequest, settings: AdmissionSettings, found: FoundViolations
-) -> AdmissionAnswer:
+) -> answers.AdmissionAnswer:
     causes: list[FieldError] = []
-    refusals: list[Refusal] = []
+    refusals: list[answers.Refusal] = []
     warnings: list[str] = [
         item.text for item in found.said if settings.modes.get(item.advice) is not RuleMode.OFF
     ]
@@ -103,7 +96,7 @@ def _answer(
         warnings.append(f"{len(counted) - VIOLATIONS_MAX} more violations are not shown")
     for violation, mode in counted[:VIOLATIONS_MAX]:
         error = _bounded(violation)
-        refusals.append(Refusal(rule=error.rule, mode=str(mode), error=error))
+        refusals.append(answers.Refusal(rule=error.rule, mode=str(mode), error=error))
         if mode is RuleMode.ENFORCE:
             causes.append(error)
         else:
@@ -131,24 +124,26 @@ def _refused(
     request: AdmissionRequest,
     causes: list[FieldError],
     warnings: list[str],
-    refusals: list[Refusal],
-) -> AdmissionAnswer:
+    refusals: list[answers.Refusal],
+) -> answers.AdmissionAnswer:
     """Refuse: a Binding as forbidden to its user, anything else as invalid."""
     bound = _path(request)[0] == _BINDING
-    return refuse(
+    return answers.refuse(
         kind="pods" if bound else request.kind,
         name=request.shown_name,
         causes=causes,
         warnings=warnings,
         refusals=refusals,
-        reason=FORBIDDEN if bound else INVALID,
+        reason=answers.FORBIDDEN if bound else answers.INVALID,
     )
 
 
-def _allowed(warnings: list[str], refusals: list[Refusal]) -> AdmissionAnswer:
+def _allowed(warnings: list[str], refusals: list[answers.Refusal]) -> answers.AdmissionAnswer:
     if not warnings:
-        return ALLOWED
-    return AdmissionAnswer(warnings=tuple(map(warning, warnings)), refusals=tuple(refusals))
+        return answers.ALLOWED
+    return answers.AdmissionAnswer(
+        warnings=tuple(map(answers.warning, warnings)), refusals=tuple(refusals)
+    )
 
 
 def _without_facts(

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from ledger.domain import resources
 from ledger.domain.annotations.wire import annotation_path, label_path
 from ledger.domain.kube.object_fields import annotations_of, labels_of, spec_of
-from ledger.domain.resources import (
-    ANNOTATION_GANG_MIN_AVAILABLE,
-    LABEL_GPU_GROUP_REPLICA,
-    LABEL_POD_GROUP,
-    LABEL_POD_GROUP_NAME,
-    LABEL_PRIORITY_CLASS,
-    LABEL_QOS_CLASS,
-)
 from webhook.decide.validating.findings import Advice, Json, Said, say, shown
 from webhook.decide.validating.words import PLACED_ANNOTATIONS, PLACED_LABELS
 
-_SHARED_LABELS: Final = frozenset({LABEL_POD_GROUP, LABEL_POD_GROUP_NAME})
+_SHARED_LABELS: Final = frozenset({resources.LABEL_POD_GROUP, resources.LABEL_POD_GROUP_NAME})
 """Labels that other tools put on workloads for themselves."""
 
 
@@ -44,7 +37,7 @@ def workload_advice(workload: Json, template: Json, template_path: str) -> tuple
 
 def _missing(workload: Json, template: Json, template_path: str) -> Iterator[Said]:
     own, inside = labels_of(workload), labels_of(template)
-    for key in (LABEL_QOS_CLASS, LABEL_PRIORITY_CLASS, *PLACED_LABELS):
+    for key in (resources.LABEL_QOS_CLASS, resources.LABEL_PRIORITY_CLASS, *PLACED_LABELS):
         if key in own and key not in inside and key not in _SHARED_LABELS:
             yield _never_reaches(label_path(key), f"{template_path}.metadata.labels")
     texts, within = annotations_of(workload), annotations_of(template)
@@ -61,14 +54,14 @@ def _sizes(workload: Json, template: Json, template_path: str) -> Iterator[Said]
     pods = _pods_of(workload)
     if pods is None:
         return
-    replica = labels_of(template).get(LABEL_GPU_GROUP_REPLICA)
+    replica = labels_of(template).get(resources.LABEL_GPU_GROUP_REPLICA)
     if replica is not None and replica != str(pods):
-        field = f"{template_path}.{label_path(LABEL_GPU_GROUP_REPLICA)}"
+        field = f"{template_path}.{label_path(resources.LABEL_GPU_GROUP_REPLICA)}"
         text = f"{field}: is {shown(replica)}, but the workload makes {pods} pods"
         yield say(Advice.WORKLOAD_REPLICAS, text)
-    least = annotations_of(template).get(ANNOTATION_GANG_MIN_AVAILABLE, "")
+    least = annotations_of(template).get(resources.ANNOTATION_GANG_MIN_AVAILABLE, "")
     if least.isascii() and least.isdigit() and len(least) < 10 and int(least) > pods:
-        field = f"{template_path}.{annotation_path(ANNOTATION_GANG_MIN_AVAILABLE)}"
+        field = f"{template_path}.{annotation_path(resources.ANNOTATION_GANG_MIN_AVAILABLE)}"
         text = f"{field}: is {least}, but the workload makes {pods} pods: none would ever start"
         yield say(Advice.WORKLOAD_REPLICAS, text)
 

@@ -28,19 +28,10 @@ from typing import Final, Literal
 
 from ledger.domain.bounds import NAME_MAX
 from ledger.domain.devices import COUNTER, GPU, WHOLE_PERCENT, DeviceRecord, DeviceTopology
+from ledger.domain.dialects.dra import objects
 from ledger.domain.dialects.dra.cpus import CPU_DRIVER
-from ledger.domain.dialects.dra.objects import (
-    CORES,
-    MEMORY,
-    NUMA_NODE,
-    PCI_BUS_ID,
-    PCIE_ROOT,
-    Amounts,
-    Pool,
-    SlicedDevice,
-)
 
-_CORE_COUNTERS: Final = ("multiprocessors", CORES)
+_CORE_COUNTERS: Final = ("multiprocessors", objects.CORES)
 _NUMBER: Final = pattern(r"([0-9]{1,4})$")
 _NUMA: Final = pattern(r"[0-9]{1,4}")
 
@@ -94,7 +85,7 @@ class DeviceAccounts:
     parts: tuple[CardPart, ...]
     counters: tuple[tuple[DeviceRecord, int], ...] = ()
     shared: Mapping[str, DeviceRecord] = field(default_factory=dict)
-    capacity: Amounts = field(default_factory=dict)
+    capacity: objects.Amounts = field(default_factory=dict)
     is_shared: bool = False
 
 
@@ -117,13 +108,13 @@ class NodeAccounts:
 @dataclass(frozen=True, slots=True)
 class _Found:
     key: Key
-    device: SlicedDevice
+    device: objects.SlicedDevice
     device_type: str
 
 
 def accounts_of(
     node: str,
-    pools: Iterable[Pool],
+    pools: Iterable[objects.Pool],
     inventory: Sequence[DeviceRecord] = (),
     listed: Listed = Listed(),
 ) -> NodeAccounts:
@@ -234,7 +225,7 @@ def _signs(found: _Found) -> Iterator[tuple[str, ...]]:
     for name in ("uuid", "parentUUID"):
         if said := _said(found, name):
             yield "id", said
-    bus = found.device.attributes.get(PCI_BUS_ID, "") or _said(found, "pciBusID")
+    bus = found.device.attributes.get(objects.PCI_BUS_ID, "") or _said(found, "pciBusID")
     if bus:
         yield "bus", bus
     if len(found.device.consumes) == 1:
@@ -242,7 +233,7 @@ def _signs(found: _Found) -> Iterator[tuple[str, ...]]:
 
 
 def _cards(
-    found: Sequence[_Found], sets: Mapping[Key, Amounts], minors: _Minors, listed: Listed
+    found: Sequence[_Found], sets: Mapping[Key, objects.Amounts], minors: _Minors, listed: Listed
 ) -> tuple[dict[tuple[str, ...], DeviceRecord], set[Key]]:
     """Return the card of every sign, and the devices without one."""
     parents: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -282,7 +273,7 @@ def _order(top: tuple[str, ...], members: Sequence[_Found]) -> tuple[object, ...
     return (not members, members[0].key if members else (), top)
 
 
-def _is_part(found: _Found, sets: Mapping[Key, Amounts]) -> bool:
+def _is_part(found: _Found, sets: Mapping[Key, objects.Amounts]) -> bool:
     if _said(found, "parentUUID"):
         return True
     return any(
@@ -296,7 +287,7 @@ def _is_part(found: _Found, sets: Mapping[Key, Amounts]) -> bool:
 def _card(
     top: tuple[str, ...],
     members: Sequence[_Found],
-    sets: Mapping[Key, Amounts],
+    sets: Mapping[Key, objects.Amounts],
     minors: _Minors,
 ) -> DeviceRecord:
     """Return the account of a card: the one that is known, else one of what its devices say."""
@@ -317,10 +308,10 @@ def _card(
         return known
     models = [_said(each, "productName") or _said(each, "model") for each in (*wholes, *members)]
     models = [model for model in models if model]
-    first = max(wholes, key=lambda each: each.device.capacity.get(MEMORY, 0), default=None)
+    first = max(wholes, key=lambda each: each.device.capacity.get(objects.MEMORY, 0), default=None)
     number = _NUMBER.search(first.device.name) if first is not None else None
-    memories = [each.device.capacity.get(MEMORY, 0) for each in wholes or members]
-    memories += [sets.get(each, {}).get(MEMORY, 0) for each in of_sets]
+    memories = [each.device.capacity.get(objects.MEMORY, 0) for each in wholes or members]
+    memories += [sets.get(each, {}).get(objects.MEMORY, 0) for each in of_sets]
     minor = (
         known.minor
         if known is not None
@@ -339,8 +330,8 @@ def _card(
 
 
 def _place(bus_id: str, members: Sequence[_Found]) -> DeviceTopology | None:
-    root = next((said for each in members if (said := _said_of(each, PCIE_ROOT))), "")
-    numa = next((said for each in members if (said := _said_of(each, NUMA_NODE))), "")
+    root = next((said for each in members if (said := _said_of(each, objects.PCIE_ROOT))), "")
+    numa = next((said for each in members if (said := _said_of(each, objects.NUMA_NODE))), "")
     node = int(numa) if _NUMA.fullmatch(numa) else -1
     if not (bus_id or root or node >= 0):
         return None
@@ -354,7 +345,7 @@ def _said_of(found: _Found, name: str) -> str:
 def _accounts(
     found: _Found,
     cards: Mapping[tuple[str, ...], DeviceRecord],
-    sets: Mapping[Key, Amounts],
+    sets: Mapping[Key, objects.Amounts],
     minors: _Minors,
 ) -> DeviceAccounts:
     device, kind = found.device, found.device_type
@@ -368,7 +359,9 @@ def _accounts(
     shared = {
         name: minors.counter("/".join((*found.key, name)), capacity)
         for name, capacity in sorted(device.capacity.items())
-        if device.is_shared and name != MEMORY and not (name == CORES and _is_in_percents(capacity))
+        if device.is_shared
+        and name != objects.MEMORY
+        and not (name == objects.CORES and _is_in_percents(capacity))
     }
     if len(device.consumes) > 1:
         parts = tuple(
@@ -380,7 +373,7 @@ def _accounts(
         card = cards[kind, *sign]
         whole = not _is_part(found, sets)
         part = _part_of_set(found, card, next(iter(device.consumes), None), sets)
-        memory = device.capacity.get(MEMORY, part.memory_bytes)
+        memory = device.capacity.get(objects.MEMORY, part.memory_bytes)
         parts = (
             CardPart(
                 card=card,
@@ -406,8 +399,8 @@ def _is_in_percents(cores: int) -> bool:
 def _part_of_set(
     found: _Found,
     card: DeviceRecord,
-    consumed: tuple[str, Amounts] | None,
-    sets: Mapping[Key, Amounts],
+    consumed: tuple[str, objects.Amounts] | None,
+    sets: Mapping[Key, objects.Amounts],
 ) -> CardPart:
     """Return what a device is of a card by the counters that it consumes of the card's set."""
     if consumed is None:
@@ -418,11 +411,11 @@ def _part_of_set(
         card=card,
         whole=False,
         core_percent=core_of(amounts, totals) * card.core_percent // WHOLE_PERCENT,
-        memory_bytes=min(amounts.get(MEMORY, 0), card.memory_bytes),
+        memory_bytes=min(amounts.get(objects.MEMORY, 0), card.memory_bytes),
     )
 
 
-def core_of(amounts: Amounts, totals: Amounts) -> int:
+def core_of(amounts: objects.Amounts, totals: objects.Amounts) -> int:
     """
     Return the core percent that counters are of a card, rounded down, so that parts never exceed.
 

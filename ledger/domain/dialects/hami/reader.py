@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import structs
 
+from ledger.domain import resources
 from ledger.domain.adopted.cards import Asker, Found, Part, collect, part_share, unreadable
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare
@@ -29,15 +30,6 @@ from ledger.domain.dialects.protocol import DialectReader, GpuAsked, Listed, Qua
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import APP, INIT, ContainerSpec, PodSpec
 from ledger.domain.request.card_names import NVIDIA_CARDS, number_in
-from ledger.domain.resources import (
-    GPU_CORE,
-    GPU_MEMORY,
-    GPU_MEMORY_RATIO,
-    GPU_SHARED,
-    HAMI_CORE,
-    NVIDIA_GPU,
-    TYPE_GPU,
-)
 from ledger.domain.systems import UNHEALTHY, DeviceSystems, SystemCard, SystemPart
 
 SOURCE: Final = "vgpu-devices-allocated"
@@ -81,18 +73,18 @@ def from_hami(asker: Asker) -> Found | None:
         for given in cards:
             use = _Use(given=given, container=given_to)
             uses.setdefault(given.device_id, []).append(use)
-    listed = {one.device_id for one in asker.node.devices if one.device_type == TYPE_GPU}
+    listed = {one.device_id for one in asker.node.devices if one.device_type == resources.TYPE_GPU}
     gone = sorted(uses.keys() - listed) if listed and "" not in listed else []
     parts = [
-        (TYPE_GPU, _share(asker, card, of_card) if card else None)
+        (resources.TYPE_GPU, _share(asker, card, of_card) if card else None)
         for device_id, of_card in uses.items()
         if device_id not in gone
-        for card in [asker.card(TYPE_GPU, device_id=device_id)]
+        for card in [asker.card(resources.TYPE_GPU, device_id=device_id)]
     ]
     faults = [*fault, *_wrong_node(asker), *_unlike(containers, allocated)]
     faults += [f"{SOURCE} names a card that the node does not list: {one}" for one in gone]
     found = collect(SOURCE, [*parts, *_unnamed(containers, allocated)], faults)
-    return replace(found, unlisted_types=frozenset({TYPE_GPU} if gone else ()))
+    return replace(found, unlisted_types=frozenset({resources.TYPE_GPU} if gone else ()))
 
 
 def with_containers(found: Found, asker: Asker) -> Found:
@@ -112,7 +104,7 @@ def with_containers(found: Found, asker: Asker) -> Found:
     )
     shares = tuple(
         structs.replace(share, exclusive=share.core_percent >= WHOLE_PERCENT)
-        if share.device_type == TYPE_GPU
+        if share.device_type == resources.TYPE_GPU
         else share
         for share in found.shares
     )
@@ -168,7 +160,7 @@ def _unnamed(
 ) -> Iterator[Part]:
     for container, cards in zip(containers, allocated, strict=True):
         if container is not None and len(cards) < _cards_asked(container):
-            yield TYPE_GPU, None
+            yield resources.TYPE_GPU, None
 
 
 def _unlike(
@@ -195,7 +187,7 @@ def _not_asked(container: ContainerSpec, name: str, asked: int, given: int) -> s
 
 def _cards_asked(container: ContainerSpec) -> int:
     names = [name for name in words.SHARE_NAMES if container.units(name)]
-    return container.units(NVIDIA_GPU) or bool(names)
+    return container.units(resources.NVIDIA_GPU) or bool(names)
 
 
 def _wrong_node(asker: Asker) -> Iterator[str]:
@@ -236,7 +228,7 @@ def registered(
     size = _size_mib(cards, labels)
     records = [
         DeviceRecord(
-            device_type=TYPE_GPU,
+            device_type=resources.TYPE_GPU,
             minor=minor,
             device_id=card.device_id,
             model=card.model,
@@ -346,7 +338,7 @@ def beside_device(
 
     Rule: docs/contracts/hami.md 4, as "ours": whoever says that a card takes no Pods is believed.
     """
-    known = {one.device_id for one in devices if one.device_type == TYPE_GPU}
+    known = {one.device_id for one in devices if one.device_type == resources.TYPE_GPU}
     cordoned = _cordoned(annotations)
     closed = dict.fromkeys(cordoned, (_CORDON, "cordoned"))
     warnings = [f"{_CORDON}: no such card: {one}" for one in sorted(cordoned - known)]
@@ -411,7 +403,7 @@ def _demands(spec: PodSpec) -> GpuAsked:
     vendors = NVIDIA_CARDS if asked.demands else ()
     own = {"card_filter": card_filter(spec.annotations), **policies_of(spec.annotations)}
     return GpuAsked(
-        dialect=Dialect.HAMI, asked=asked, own=own, vendors=vendors, isolation=HAMI_CORE
+        dialect=Dialect.HAMI, asked=asked, own=own, vendors=vendors, isolation=resources.HAMI_CORE
     )
 
 
@@ -423,13 +415,13 @@ def _rewritten(amounts: Mapping[str, int]) -> dict[str, int]:
     """
     cards, part = amounts.get(words.CARDS, 1), part_of(amounts)
     each = {
-        GPU_CORE: part.core_percent,
-        GPU_MEMORY: part.memory_bytes,
-        GPU_MEMORY_RATIO: part.memory_ratio_percent,
+        resources.GPU_CORE: part.core_percent,
+        resources.GPU_MEMORY: part.memory_bytes,
+        resources.GPU_MEMORY_RATIO: part.memory_ratio_percent,
     }
     kept = {name: amount for name, amount in amounts.items() if name not in _WORDS}
     sums = {name: amount * cards for name, amount in each.items() if amount}
-    return {**kept, **sums, GPU_SHARED: cards}
+    return {**kept, **sums, resources.GPU_SHARED: cards}
 
 
 READER: Final = DialectReader(
@@ -438,9 +430,9 @@ READER: Final = DialectReader(
     demands=_demands,
     rewritten=_rewritten,
     sums={
-        words.MEMORY: (GPU_MEMORY, MIB),
-        words.MEMORY_PERCENT: (GPU_MEMORY_RATIO, 1),
-        words.CORES: (GPU_CORE, 1),
+        words.MEMORY: (resources.GPU_MEMORY, MIB),
+        words.MEMORY_PERCENT: (resources.GPU_MEMORY_RATIO, 1),
+        words.CORES: (resources.GPU_CORE, 1),
     },
     takes_wishes=False,
     adopted=from_hami,

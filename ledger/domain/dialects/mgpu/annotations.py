@@ -7,30 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ledger.domain.annotations.wire import (
-    FALSE,
-    TRUE,
-    a_boolean_text,
-    a_choice,
-    a_decimal,
-    annotation_path,
-    is_number,
-)
-from ledger.domain.dialects.mgpu.words import (
-    ANNOTATION_MGPU_ASSUMED,
-    ANNOTATION_MGPU_COMPUTE_POLICY,
-    ANNOTATION_MGPU_CONTAINER_MULTIPLE,
-    ANNOTATION_MGPU_INDEX_PREFIX,
-    DOMAIN_MGPU,
-    LABEL_MGPU_COMPUTE_POLICY,
-    LABEL_MGPU_NODE,
-)
+from ledger.domain.annotations import wire
+from ledger.domain.dialects.mgpu import words
 from ledger.domain.errors import InputError
 
-_COUNTS_PATH: Final = annotation_path(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
+_COUNTS_PATH: Final = wire.annotation_path(words.ANNOTATION_MGPU_CONTAINER_MULTIPLE)
 
 CONTAINER_NAME_LENGTH_MAX: Final = 63 - len(
-    ANNOTATION_MGPU_INDEX_PREFIX.removeprefix(DOMAIN_MGPU)
+    words.ANNOTATION_MGPU_INDEX_PREFIX.removeprefix(words.DOMAIN_MGPU)
 )  # 43: an annotation's name part has at most 63 characters
 
 CardRef = int | str
@@ -80,7 +64,7 @@ def decode_card_counts(text: str) -> tuple[int, ...]:
     Raises:
         InputError: not comma-separated integers: blanks, empty parts, decimals, an empty text.
     """
-    return tuple(a_decimal(part, _COUNTS_PATH) for part in text.split(","))
+    return tuple(wire.a_decimal(part, _COUNTS_PATH) for part in text.split(","))
 
 
 # vke.volcengine.com/mgpu-compute-policy: "native-burst-share"
@@ -88,13 +72,15 @@ def decode_card_counts(text: str) -> tuple[int, ...]:
 
 def read_compute_policy(annotations: Mapping[str, str]) -> MgpuPolicy:
     """Return a Pod's policy, `fixed-share` when absent (A.1). Raises InputError: it is none."""
-    text = annotations.get(ANNOTATION_MGPU_COMPUTE_POLICY, MgpuPolicy.FIXED_SHARE)
-    return a_choice(text, MgpuPolicy, annotation_path(ANNOTATION_MGPU_COMPUTE_POLICY))
+    text = annotations.get(words.ANNOTATION_MGPU_COMPUTE_POLICY, MgpuPolicy.FIXED_SHARE)
+    return wire.a_choice(
+        text, MgpuPolicy, wire.annotation_path(words.ANNOTATION_MGPU_COMPUTE_POLICY)
+    )
 
 
 def read_node_compute_policy(labels: Mapping[str, str]) -> MgpuPolicy | None:
     """Return a node's policy, `fixed-share` when absent, None for a text that is none (A.1)."""
-    text = labels.get(LABEL_MGPU_COMPUTE_POLICY, MgpuPolicy.FIXED_SHARE)
+    text = labels.get(words.LABEL_MGPU_COMPUTE_POLICY, MgpuPolicy.FIXED_SHARE)
     return MgpuPolicy(text) if text in set(MgpuPolicy) else None
 
 
@@ -105,7 +91,7 @@ def read_mgpu_node_kind(labels: Mapping[str, str]) -> MgpuNodeKind:
     Rule: GPU-sharing contract A.1: `mgpu` is one, absent or `nvidia` is not, any other value is
     invalid and the node has no mGPU cards.
     """
-    text = labels.get(LABEL_MGPU_NODE)
+    text = labels.get(words.LABEL_MGPU_NODE)
     if text is None:
         return MgpuNodeKind.OTHER
     return MGPU_NODE_VALUES.get(text, MgpuNodeKind.INVALID)
@@ -130,38 +116,38 @@ def read_mgpu_allocation(
     """
     found: dict[str, tuple[CardRef, ...]] = {}
     for key in sorted(annotations):
-        if key.startswith(ANNOTATION_MGPU_INDEX_PREFIX):
+        if key.startswith(words.ANNOTATION_MGPU_INDEX_PREFIX):
             name = _container_of(key, container_names)
-            by_name = key == f"{ANNOTATION_MGPU_INDEX_PREFIX}{name}"
+            by_name = key == f"{words.ANNOTATION_MGPU_INDEX_PREFIX}{name}"
             if by_name or name not in found:
-                found[name] = _decode_cards(annotations[key], annotation_path(key))
+                found[name] = _decode_cards(annotations[key], wire.annotation_path(key))
     if not found:
         return None
-    assumed = annotations.get(ANNOTATION_MGPU_ASSUMED, FALSE)
+    assumed = annotations.get(words.ANNOTATION_MGPU_ASSUMED, wire.FALSE)
     return MgpuAllocation(
-        assumed=a_boolean_text(assumed, annotation_path(ANNOTATION_MGPU_ASSUMED)),
+        assumed=wire.a_boolean_text(assumed, wire.annotation_path(words.ANNOTATION_MGPU_ASSUMED)),
         cards=tuple((name, found[name]) for name in container_names if name in found),
     )
 
 
 def encode_mgpu_allocation(allocation: MgpuAllocation) -> dict[str, str]:
     """Write a placed Pod's annotations: cards in the order chosen (GPU-sharing contract A.5)."""
-    result = {ANNOTATION_MGPU_ASSUMED: TRUE if allocation.assumed else FALSE}
+    result = {words.ANNOTATION_MGPU_ASSUMED: wire.TRUE if allocation.assumed else wire.FALSE}
     for name, cards in allocation.cards:
         assert len(name) <= CONTAINER_NAME_LENGTH_MAX, name
         if cards:
-            result[f"{ANNOTATION_MGPU_INDEX_PREFIX}{name}"] = ",".join(map(str, cards))
+            result[f"{words.ANNOTATION_MGPU_INDEX_PREFIX}{name}"] = ",".join(map(str, cards))
     return result
 
 
 def _container_of(key: str, container_names: Sequence[str]) -> str:
-    suffix = key.removeprefix(ANNOTATION_MGPU_INDEX_PREFIX)
+    suffix = key.removeprefix(words.ANNOTATION_MGPU_INDEX_PREFIX)
     if suffix in container_names:
         return suffix
     number = _index(suffix)
     if number is not None and number < len(container_names):
         return container_names[number]
-    raise InputError(f"names no container: value={suffix!r}", field=annotation_path(key))
+    raise InputError(f"names no container: value={suffix!r}", field=wire.annotation_path(key))
 
 
 def _decode_cards(text: str, path: str) -> tuple[CardRef, ...]:
@@ -176,4 +162,4 @@ def _decode_cards(text: str, path: str) -> tuple[CardRef, ...]:
 
 def _index(text: str) -> int | None:
     """Return the number that a text of digits means; None for other texts, and for absurd ones."""
-    return int(text) if is_number(text) else None
+    return int(text) if wire.is_number(text) else None

@@ -8,19 +8,12 @@ from typing import Final
 
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.dialects.mgpu import rules
 from ledger.domain.dialects.mgpu.annotations import (
     CONTAINER_NAME_LENGTH_MAX,
     MgpuPolicy,
     decode_card_counts,
     read_compute_policy,
-)
-from ledger.domain.dialects.mgpu.rules import (
-    MgpuAsk,
-    check_counts,
-    check_multi,
-    check_multi_amounts,
-    check_name,
-    check_normal,
 )
 from ledger.domain.dialects.mgpu.words import (
     ANNOTATION_MGPU_CONTAINER_MULTIPLE,
@@ -69,14 +62,14 @@ def mgpu_demands(spec: PodSpec) -> MgpuAsked:
     if text is None:
         for ask in apps:
             if ask.asks:
-                errors += check_normal(ask, memory_max_mib=limits.mgpu_max_memory_mib)
+                errors += rules.check_normal(ask, memory_max_mib=limits.mgpu_max_memory_mib)
     else:
         counts, count_errors = _counts(text, apps, limits)
         errors += count_errors
         for ask in apps if count_errors else ():
-            errors += check_multi_amounts(ask)
+            errors += rules.check_multi_amounts(ask)
         for ask, count in zip(apps, counts, strict=False) if not count_errors else ():
-            errors += check_multi(
+            errors += rules.check_multi(
                 ask,
                 count,
                 memory_min_mib=limits.mgpu_multi_min_memory_mib,
@@ -84,7 +77,7 @@ def mgpu_demands(spec: PodSpec) -> MgpuAsked:
             )
     for ask in apps:
         if ask.asks:
-            errors += check_name(ask, CONTAINER_NAME_LENGTH_MAX)
+            errors += rules.check_name(ask, CONTAINER_NAME_LENGTH_MAX)
     if errors:
         return MgpuAsked(asked=TypeRequest(errors=tuple(errors)), policy=policy)
     places = [container.index for container in spec.containers if _is_app(container)]
@@ -98,9 +91,9 @@ def _is_app(container: ContainerSpec) -> bool:
     return container.kind == APP
 
 
-def _ask(container: ContainerSpec) -> MgpuAsk:
+def _ask(container: ContainerSpec) -> rules.MgpuAsk:
     core, memory = container.requests.get(MGPU_CORE), container.requests.get(MGPU_MEMORY)
-    return MgpuAsk(
+    return rules.MgpuAsk(
         container=container.name,
         core=None if core is None else core.ceil(),
         memory_mib=None if memory is None else memory.ceil(),
@@ -117,7 +110,7 @@ def _written(container: ContainerSpec, resource: str) -> str:
 
 
 @of_rule(Rule.MGPU_INIT_CONTAINER)
-def _check_init(spec: PodSpec, asks: Sequence[MgpuAsk]) -> Iterator[FieldError]:
+def _check_init(spec: PodSpec, asks: Sequence[rules.MgpuAsk]) -> Iterator[FieldError]:
     for container, ask in zip(spec.containers, asks, strict=True):
         if ask.asks and not _is_app(container):
             yield forbidden(ask.field, "an init container can't hold an mGPU share")
@@ -138,14 +131,14 @@ def _policy(spec: PodSpec) -> tuple[MgpuPolicy, list[FieldError]]:
 
 
 def _counts(
-    text: str, asks: Sequence[MgpuAsk], limits: Vocabulary
+    text: str, asks: Sequence[rules.MgpuAsk], limits: Vocabulary
 ) -> tuple[tuple[int, ...], list[FieldError]]:
     try:
         counts = decode_card_counts(text)
     except InputError:
         fact = "rule M0: must be comma-separated integers without blanks, such as 2,1"
         return (), [*under(Rule.MGPU_MULTIPLE, [invalid(_COUNTS_FIELD, text, fact)])]
-    errors = check_counts(
+    errors = rules.check_counts(
         _COUNTS_FIELD,
         counts,
         asks,
@@ -156,7 +149,9 @@ def _counts(
     return counts, [*errors]
 
 
-def _demands(places: Sequence[str], asks: Sequence[MgpuAsk], counts: Sequence[int]) -> TypeRequest:
+def _demands(
+    places: Sequence[str], asks: Sequence[rules.MgpuAsk], counts: Sequence[int]
+) -> TypeRequest:
     demands = []
     cards_by_place = {}
     for number, (place, ask) in enumerate(zip(places, asks, strict=True)):
