@@ -7,12 +7,8 @@ from typing import Final
 
 from agent.report.condition import Condition, NodeCondition
 from agent.report.reporter import Applier, path_of_node
+from ledger.domain import resources
 from ledger.domain.kube.object_fields import annotations_of, labels_of
-from ledger.domain.resources import (
-    CONDITION_TENURE_CPUS,
-    LABEL_TENURE_BIND_CPUS,
-    LABEL_TENURE_CPU_MANAGED,
-)
 
 MANAGER: Final = "tenure-cpus"
 CONDITION_MANAGER: Final = "tenure-cpus-condition"
@@ -39,7 +35,7 @@ class Switch:
         self._condition = NodeCondition(
             objects=objects,
             node=node,
-            kind=CONDITION_TENURE_CPUS,
+            kind=resources.CONDITION_TENURE_CPUS,
             manager=CONDITION_MANAGER,
             clock=clock,
             now=now,
@@ -52,8 +48,8 @@ class Switch:
         if node is not None:
             labels = labels_of(node)
             self.annotations = annotations_of(node)
-            self._says = labels.get(LABEL_TENURE_CPU_MANAGED)
-            self.allowed = labels.get(LABEL_TENURE_BIND_CPUS) == TRUE
+            self._says = labels.get(resources.LABEL_TENURE_CPU_MANAGED)
+            self.allowed = labels.get(resources.LABEL_TENURE_BIND_CPUS) == TRUE
 
     async def say(self, condition: Condition | None, *, binds: bool) -> None:
         """
@@ -63,7 +59,7 @@ class Switch:
             ApiError, ConflictError: say it again.
         """
         if (self._says == TRUE) is not binds:
-            labels = {"labels": {LABEL_TENURE_CPU_MANAGED: TRUE}} if binds else {}
+            labels = {"labels": {resources.LABEL_TENURE_CPU_MANAGED: TRUE}} if binds else {}
             metadata = {"name": self._node, **labels}
             body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
             await self._objects.apply(path_of_node(self._node), body, manager=MANAGER, force=True)

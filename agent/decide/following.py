@@ -11,15 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from agent.decide import node_holdings
 from agent.decide.claim_ends import NOTHING_ASKED, AskedClaims
-from agent.decide.node_holdings import (
-    Change,
-    HeldByPod,
-    NodeHoldings,
-    Origin,
-    after_changes,
-    all_holdings,
-)
 
 WAIT_SECONDS: Final = 25
 """For so long the service may keep a question for changes open, which is the most that it does."""
@@ -62,7 +55,7 @@ class Following:
         asked: of which claims that end the last answer asked.
     """
 
-    known: NodeHoldings | None = None
+    known: node_holdings.NodeHoldings | None = None
     is_heard: bool = False
     again: bool = True
     failures: int = 0
@@ -83,10 +76,13 @@ class Following:
 
 
 def told_all(
-    state: Following, origin: Origin, position: int, held: Iterable[HeldByPod]
+    state: Following,
+    origin: node_holdings.Origin,
+    position: int,
+    held: Iterable[node_holdings.HeldByPod],
 ) -> Following:
     """Take an answer with all holdings: whatever was known before counts no more."""
-    known = all_holdings(origin, position, held)
+    known = node_holdings.all_holdings(origin, position, held)
     # What failed before is forgotten by the first answer to changes: else a service that answers
     # 410 to each of them would be asked without a pause.
     return Following(known=known, is_heard=True, again=False, failures=state.failures)
@@ -94,14 +90,14 @@ def told_all(
 
 def told_changes(
     state: Following,
-    origin: Origin,
+    origin: node_holdings.Origin,
     position: int,
-    changes: Iterable[Change],
+    changes: Iterable[node_holdings.Change],
     asked: AskedClaims = NOTHING_ASKED,
 ) -> Following:
     """Take an answer with changes; where they do not follow, ask for all holdings."""
     known, told = state.known, tuple(changes)
-    after = None if known is None else after_changes(known, origin, position, told)
+    after = None if known is None else node_holdings.after_changes(known, origin, position, told)
     if after is None:
         return failed(replace(state, again=True), "the ledger is another one: asking for all again")
     settles = any(change.position > position for change in told)

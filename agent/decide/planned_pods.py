@@ -13,6 +13,7 @@ from agent.decide.node_cpus import FoundCpus, claim_names, find_cpu_holders
 from agent.decide.node_holdings import GRANTED, CpuClaim, HeldByPod, HoldingKey, NodeHoldings
 from agent.decide.pools import NodeCpus, PodCpus, claimed_cpus
 from agent.decide.wanted_cpus import NodePlanned
+from ledger.domain import resources
 from ledger.domain.annotations.cpu import ResourceStatus, decode_resource_status
 from ledger.domain.annotations.node_cpu import decode_system_qos_resource
 from ledger.domain.annotations.qos import read_qos_class
@@ -23,12 +24,6 @@ from ledger.domain.kube.nrt_objects import read_node_reserve
 from ledger.domain.kube.object_fields import items_in, text_in
 from ledger.domain.kube.pod_spec import ENDED, PodSpec, read_pod
 from ledger.domain.request.cpus import is_guaranteed
-from ledger.domain.resources import (
-    ANNOTATION_RESOURCE_STATUS,
-    ANNOTATION_SYSTEM_QOS_RESOURCE,
-    CPU,
-    MEMORY,
-)
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 Object = Mapping[str, Any]
@@ -101,7 +96,7 @@ def node_planned(
     claims = found.claims
     planned, unread = planned_pods(pods, found.pinned, claims, memo)
     alone = {one.about for one in doubted}
-    system = decoded(words, ANNOTATION_SYSTEM_QOS_RESOURCE, decode_system_qos_resource)
+    system = decoded(words, resources.ANNOTATION_SYSTEM_QOS_RESOURCE, decode_system_qos_resource)
     holders = find_cpu_holders(found, held)
     node = NodePlanned(
         cpus=NodeCpus(
@@ -186,7 +181,7 @@ def _planned(
     spec = read_pod(pod, DEFAULT_VOCABULARY)
     if spec.stage == ENDED:
         return None
-    text = spec.annotations.get(ANNOTATION_RESOURCE_STATUS)
+    text = spec.annotations.get(resources.ANNOTATION_RESOURCE_STATUS)
     ids = {
         text_in(one, "name"): text_in(one, "containerID").rpartition("://")[2]
         for field in _STATUSES
@@ -194,7 +189,7 @@ def _planned(
     }
     containers = {name: ContainerPlanned(name=name, id=own) for name, own in ids.items()}
     for one in spec.containers:
-        request, limit = one.requests.get(CPU), one.limits.get(CPU)
+        request, limit = one.requests.get(resources.CPU), one.limits.get(resources.CPU)
         milli = 0 if request is None else request.milli()
         containers[one.name] = ContainerPlanned(
             name=one.name,
@@ -220,5 +215,7 @@ def _kube_qos(spec: PodSpec) -> KubeQos:
     """Return the class by requests and limits: kubelet does not say it of every static Pod."""
     if all(map(is_guaranteed, spec.containers)):
         return KubeQos.GUARANTEED
-    asks = any({CPU, MEMORY} & {*one.requests, *one.limits} for one in spec.containers)
+    asks = any(
+        {resources.CPU, resources.MEMORY} & {*one.requests, *one.limits} for one in spec.containers
+    )
     return KubeQos.BURSTABLE if asks else KubeQos.BEST_EFFORT

@@ -11,12 +11,7 @@ from typing import Final
 
 import yaml
 
-from agent.checkpoint import (
-    BYTES_MAX,
-    CheckpointError,
-    DeviceCheckpoint,
-    read_device_checkpoint,
-)
+from agent import checkpoint
 from agent.claim_checkpoint import PreparedClaim, read_claim_checkpoint
 from agent.decide.slots import is_name
 from agent.decide.slots_cdi import CardEdits, devices_shown, read_cards
@@ -148,17 +143,19 @@ class CheckpointFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._last: tuple[bytes, DeviceCheckpoint | CheckpointError] | None = None
+        self._last: (
+            tuple[bytes, checkpoint.DeviceCheckpoint | checkpoint.CheckpointError] | None
+        ) = None
 
-    def read(self) -> DeviceCheckpoint:
+    def read(self) -> checkpoint.DeviceCheckpoint:
         """Return what it says now. Raises CheckpointError: untrusted; OSError: unreadable."""
         content = read_file(self._path)
         if self._last is None or self._last[0] != content:
             try:
-                self._last = (content, read_device_checkpoint(content))
-            except CheckpointError as error:
+                self._last = (content, checkpoint.read_device_checkpoint(content))
+            except checkpoint.CheckpointError as error:
                 self._last = (content, error)
-        if isinstance(self._last[1], CheckpointError):
+        if isinstance(self._last[1], checkpoint.CheckpointError):
             raise self._last[1].with_traceback(None)
         return self._last[1]
 
@@ -170,11 +167,11 @@ def claims_in(path: Path) -> tuple[PreparedClaim, ...]:
 
 def read_file(path: Path) -> bytes:
     """Return a file's content, one byte more than `BYTES_MAX` at most; as `read_regular`."""
-    return read_regular(path, BYTES_MAX + 1)
+    return read_regular(path, checkpoint.BYTES_MAX + 1)
 
 
 def _parsed(path: Path) -> object:
     content = read_file(path)
-    if len(content) > BYTES_MAX:  # cut off there it might still be YAML
-        raise InputError(f"too large: bytes_max={BYTES_MAX}")
+    if len(content) > checkpoint.BYTES_MAX:  # cut off there it might still be YAML
+        raise InputError(f"too large: bytes_max={checkpoint.BYTES_MAX}")
     return json_document(content) if path.suffix == ".json" else yaml_document(content.decode())

@@ -10,12 +10,7 @@ from agent.decide.node_holdings import HeldByPod
 from agent.decide.pools import NodeCpus, Pools, claimed_cpus, pools_of
 from agent.report.device import Object, owner_of
 from ledger.domain import resources as names
-from ledger.domain.annotations.node_cpu import (
-    encode_cpu_shared_pools,
-    encode_cpu_topology,
-    encode_kubelet_cpu_policy,
-    encode_pod_cpu_allocs,
-)
+from ledger.domain.annotations import node_cpu
 from ledger.domain.kube.nrt_objects import encode_topology_policy, read_node_reserve
 from ledger.domain.kube.object_fields import annotations_of, found_in, section
 from ledger.domain.quantity import QuantityStyle, format_quantity, quantity_from_int, quantity_of
@@ -55,13 +50,15 @@ def build_topology(
             "name": node["metadata"]["name"],
             "labels": {names.LABEL_MANAGED_BY: "Koordinator"},
             "annotations": {
-                names.ANNOTATION_CPU_TOPOLOGY: encode_cpu_topology(topology),
-                names.ANNOTATION_POD_CPU_ALLOCS: encode_pod_cpu_allocs(
+                names.ANNOTATION_CPU_TOPOLOGY: node_cpu.encode_cpu_topology(topology),
+                names.ANNOTATION_POD_CPU_ALLOCS: node_cpu.encode_pod_cpu_allocs(
                     tuple(one for one, _ in holders)
                 ),
-                names.ANNOTATION_CPU_SHARED_POOLS: encode_cpu_shared_pools(pools.shared),
-                names.ANNOTATION_BE_CPU_SHARED_POOLS: encode_cpu_shared_pools(pools.best_effort),
-                names.ANNOTATION_KUBELET_CPU_MANAGER_POLICY: encode_kubelet_cpu_policy(
+                names.ANNOTATION_CPU_SHARED_POOLS: node_cpu.encode_cpu_shared_pools(pools.shared),
+                names.ANNOTATION_BE_CPU_SHARED_POOLS: node_cpu.encode_cpu_shared_pools(
+                    pools.best_effort
+                ),
+                names.ANNOTATION_KUBELET_CPU_MANAGER_POLICY: node_cpu.encode_kubelet_cpu_policy(
                     managers.cpu
                 ),
             },

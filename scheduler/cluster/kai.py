@@ -13,16 +13,10 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from ledger.domain import devices
 from ledger.domain.adopted.cards import Found, Part, collect, empty_share, whole_share
 from ledger.domain.annotations.kai import RESERVED, PartAsked, groups_of, keeps_a_place, part_asked
 from ledger.domain.annotations.wire import is_number
-from ledger.domain.devices import (
-    WHOLE_PERCENT,
-    DeviceRecord,
-    DeviceShare,
-    bytes_to_ratio,
-    device_in,
-)
 from ledger.domain.kube.object_fields import section, text_in
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.resources import TYPE_GPU
@@ -71,9 +65,11 @@ def held_by_kai(
 
 def _card_of(
     node: NodeFacts, told: str, taken: AbstractSet[tuple[str, int]]
-) -> tuple[NodeFacts, DeviceRecord | None]:
+) -> tuple[NodeFacts, devices.DeviceRecord | None]:
     minor = int(told) if is_number(told) else -1
-    card = device_in(node.devices, TYPE_GPU, minor=minor, device_id="" if minor >= 0 else told)
+    card = devices.device_in(
+        node.devices, TYPE_GPU, minor=minor, device_id="" if minor >= 0 else told
+    )
     if card is not None:
         return node, card
     gpus = (each for each in node.devices if each.device_type == TYPE_GPU and not each.device_id)
@@ -85,15 +81,15 @@ def _card_of(
 
 
 def _share(
-    card: DeviceRecord | None, pod: Document, labels: Mapping[str, str]
-) -> DeviceShare | None:
+    card: devices.DeviceRecord | None, pod: Document, labels: Mapping[str, str]
+) -> devices.DeviceShare | None:
     """Return what a Pod has of a card; all of it where nobody can say how much."""
     if card is None or keeps_a_place(pod.name):
         return None if card is None else whole_share(card, ())
     asked, text = part_of(pod.body), labels.get("nvidia.com/gpu.memory", "")
     total = card.memory_bytes or (int(text) << 20 if is_number(text) else 0)
-    memory, ratio = total, WHOLE_PERCENT
+    memory, ratio = total, devices.WHOLE_PERCENT
     if asked is not None and (asked.fraction or asked.memory_mib):
         memory = asked.memory_mib << 20 or int(asked.fraction * total)
-        ratio = bytes_to_ratio(memory, total) or int(asked.fraction * WHOLE_PERCENT)
+        ratio = devices.bytes_to_ratio(memory, total) or int(asked.fraction * devices.WHOLE_PERCENT)
     return structs.replace(empty_share(card), memory_bytes=memory, memory_ratio_percent=ratio)

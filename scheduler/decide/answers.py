@@ -7,24 +7,8 @@ from functools import lru_cache
 from typing import Final
 
 from ledger.domain import resources as names
-from ledger.domain.annotations.cpu import (
-    CpuBindPolicy,
-    NumaNodeResources,
-    ResourceStatus,
-    effective_resource_spec,
-    encode_resource_status,
-)
-from ledger.domain.annotations.device_allocated import (
-    DeviceAllocation,
-    VfAllocation,
-    encode_device_allocated,
-)
+from ledger.domain.annotations import cpu, device_allocated, tenure
 from ledger.domain.annotations.gpu_topology import GpuTopologyAllocation, encode_gpu_topology
-from ledger.domain.annotations.tenure import (
-    ContainerDevices,
-    encode_container_devices,
-    encode_shown,
-)
 from ledger.domain.device_types import DeviceType, Unit
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceShare
 from ledger.domain.kube.shared_templates import Amounts, matched_template, template_amounts
@@ -39,7 +23,7 @@ from scheduler.decide.nodes.card_amounts import card_amounts_of
 from scheduler.decide.outcome import NumaPart, Placement
 from scheduler.decide.settings import SchedulingSettings
 
-_NO_STATUS: Final = ResourceStatus()
+_NO_STATUS: Final = cpu.ResourceStatus()
 
 
 def encode(
@@ -58,18 +42,18 @@ def encode(
     """
     annotations: dict[str, str] = {}
     if placement.shares:
-        annotations[names.ANNOTATION_DEVICE_ALLOCATED] = encode_device_allocated(
+        annotations[names.ANNOTATION_DEVICE_ALLOCATED] = device_allocated.encode_device_allocated(
             _allocations(placement, node, settings),
             settings.vocabulary,
             proposal_domain=settings.proposal_domain,
         )
-    status = ResourceStatus(
+    status = cpu.ResourceStatus(
         cpuset=placement.cpuset,
         cpu_shared_pools=placement.shared_pools,
         numa_node_resources=tuple(map(_numa_resources, placement.numa_parts)),
     )
     if status != _NO_STATUS:
-        annotations[names.ANNOTATION_RESOURCE_STATUS] = encode_resource_status(status)
+        annotations[names.ANNOTATION_RESOURCE_STATUS] = cpu.encode_resource_status(status)
     if placement.cpuset:
         annotations |= _policy_that_counted(placement, node, settings)
     gpus = tuple(share for share in placement.shares if share.device_type == GPU)
@@ -86,21 +70,21 @@ def _policy_that_counted(
     policy = bind_policy_on(placement.request, node, settings.cpu)
     if not policy:
         return {}
-    text = effective_resource_spec(
+    text = cpu.effective_resource_spec(
         placement.request.snapshot.annotations.get(names.ANNOTATION_RESOURCE_SPEC, "{}"),
-        CpuBindPolicy(policy),
+        cpu.CpuBindPolicy(policy),
         by_node=bool(node.cpu_bind_policy),
     )
     return {} if text is None else {names.ANNOTATION_RESOURCE_SPEC: text}
 
 
-def _numa_resources(part: NumaPart) -> NumaNodeResources:
+def _numa_resources(part: NumaPart) -> cpu.NumaNodeResources:
     """Return one NUMA node's part in raw quantities (contract 7)."""
     resources = (
         (names.CPU, quantity_from_milli(part.cpu_milli)),
         (names.MEMORY, quantity_from_int(part.memory_bytes, QuantityStyle.BINARY_SI)),
     )
-    return NumaNodeResources(
+    return cpu.NumaNodeResources(
         node=part.node, resources=tuple((name, amount) for name, amount in resources if amount)
     )
 
@@ -143,13 +127,13 @@ def _unit_resources(share: DeviceShare, kind: DeviceType) -> dict[str, int]:
 
 def _allocations(
     placement: Placement, node: NodeFacts, settings: SchedulingSettings
-) -> dict[str, tuple[DeviceAllocation, ...]]:
+) -> dict[str, tuple[device_allocated.DeviceAllocation, ...]]:
     """
     Return the shares with what else their cards give, and the template that this is by.
 
     Rule: Koordinator contract 2.2 and 8.7.
     """
-    by_type: dict[str, tuple[DeviceAllocation, ...]] = {}
+    by_type: dict[str, tuple[device_allocated.DeviceAllocation, ...]] = {}
     amounts = card_amounts_of(placement.request)
     template = ""
     if amounts:
@@ -158,7 +142,7 @@ def _allocations(
         template = matched_template(asked, node.labels, templates) or ""
     for share in placement.shares:
         given = resources_of(share, settings.vocabulary, amounts)
-        allocation = DeviceAllocation(
+        allocation = device_allocated.DeviceAllocation(
             minor=share.minor,
             id=share.device_id,
             resources=_amounts(tuple(given.items())),
@@ -169,7 +153,7 @@ def _allocations(
     return by_type
 
 
-def _functions(share: DeviceShare, node: NodeFacts) -> tuple[VfAllocation, ...]:
+def _functions(share: DeviceShare, node: NodeFacts) -> tuple[device_allocated.VfAllocation, ...]:
     minors = {
         vf.bus_id: vf.minor
         for record in node.devices
@@ -177,7 +161,8 @@ def _functions(share: DeviceShare, node: NodeFacts) -> tuple[VfAllocation, ...]:
         for vf in record.vfs
     }
     return tuple(
-        VfAllocation(minor=minors.get(bus_id, 0), bus_id=bus_id) for bus_id in share.vf_bus_ids
+        device_allocated.VfAllocation(minor=minors.get(bus_id, 0), bus_id=bus_id)
+        for bus_id in share.vf_bus_ids
     )
 
 
@@ -209,7 +194,7 @@ def _container_answer(
         containers.append(
             _devices_of(need.index, own, sorted({*placement.visible_minors, *own}), ids)
         )
-    annotations = encode_container_devices(containers) | encode_shown(placement.shown)
+    annotations = tenure.encode_container_devices(containers) | tenure.encode_shown(placement.shown)
     if request.group is not None or _holds_whole_gpus(request):
         annotations[names.ANNOTATION_GPU_TOPOLOGY] = encode_gpu_topology(
             GpuTopologyAllocation(
@@ -232,7 +217,7 @@ def _holds_whole_gpus(request: PodRequest) -> bool:
 
 def _devices_of(
     place: str, own: Sequence[int], seen: Sequence[int], ids: Mapping[int, str]
-) -> ContainerDevices:
+) -> tenure.ContainerDevices:
     """
     Return what a container sees and holds: by UUID, or by index where one is not known.
 
@@ -240,12 +225,12 @@ def _devices_of(
     GPUs that the container sees from 0, so its indexes are places among these.
     """
     if all(ids.get(minor) for minor in seen):
-        return ContainerDevices(
+        return tenure.ContainerDevices(
             index=place,
             visible=tuple(ids[minor] for minor in seen),
             allocated=tuple(ids[minor] for minor in own),
         )
-    return ContainerDevices(
+    return tenure.ContainerDevices(
         index=place,
         visible=tuple(map(str, seen)),
         allocated=tuple(str(seen.index(minor)) for minor in own),

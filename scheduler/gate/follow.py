@@ -10,13 +10,7 @@ from msgspec import structs
 from ledger.domain.cpuset import EMPTY
 from ledger.domain.devices import GPU, WHOLE_PERCENT, DeviceRecord, DeviceShare
 from ledger.domain.dialects.dra.cpus import CPU
-from ledger.domain.log.events import (
-    ClaimBound,
-    ClaimConsumed,
-    ClaimEvent,
-    ClaimObserved,
-    ClaimReserved,
-)
+from ledger.domain.log import events
 from ledger.domain.systems import Claimant
 from scheduler.gate.claims import ClaimSeen
 from scheduler.gate.cpus import cpus_of, is_of_cpus, with_class
@@ -39,7 +33,7 @@ def follow(
     attempts: int,
     kept: Stays | None = None,
     runs: Callable[[str], bool] = lambda _: False,
-) -> tuple[ClaimEvent, ...]:
+) -> tuple[events.ClaimEvent, ...]:
     """
     Return what is to be recorded of a claim as the watch shows it.
 
@@ -60,20 +54,22 @@ def follow(
             return ()
         return (end_of(standing, DEALLOCATED),)
     if standing is not None and standing.opening.results == seen.allocated.results:
-        opening, found = standing.opening, list[ClaimEvent]()
-        if isinstance(opening, ClaimObserved) and opening.unknown_types:
+        opening, found = standing.opening, list[events.ClaimEvent]()
+        if isinstance(opening, events.ClaimObserved) and opening.unknown_types:
             beside = opening if opening.source == REWRITTEN else None
             named = observed_of(seen, accounts, attempts + 1, beside=beside)
             if named is not None and len(named.unknown_types) < len(opening.unknown_types):
                 return (end_of(standing, NAMED), named)
         uid, attempt, node_uid = opening.claim_uid, opening.attempt, opening.node_uid
         if not standing.stored:
-            found.append(ClaimBound(claim_uid=uid, attempt=attempt, node_uid=node_uid))
+            found.append(events.ClaimBound(claim_uid=uid, attempt=attempt, node_uid=node_uid))
         still = (one for one in consumers if one not in seen.consumers and runs(one.uid))
         using = (*seen.consumers, *still)
         if consumers != using:
             found.append(
-                ClaimConsumed(claim_uid=uid, attempt=attempt, node_uid=node_uid, consumers=using)
+                events.ClaimConsumed(
+                    claim_uid=uid, attempt=attempt, node_uid=node_uid, consumers=using
+                )
             )
         return tuple(found)
     if standing is not None and seen.version <= standing.fence:
@@ -94,8 +90,8 @@ def observed_of(
     accounts: Accounts,
     attempt: int,
     *,
-    beside: ClaimReserved | ClaimObserved | None = None,
-) -> ClaimObserved | None:
+    beside: events.ClaimReserved | events.ClaimObserved | None = None,
+) -> events.ClaimObserved | None:
     """
     Return that a claim holds what no gate let through; None of a node that is not known.
 
@@ -122,7 +118,7 @@ def observed_of(
     results = seen.allocated.results
     unknown = [] if known is found else [GPU]
     unknown += [CPU] if any(is_of_cpus(one) and not one.cpus for one in results) else []
-    return ClaimObserved(
+    return events.ClaimObserved(
         claim_uid=seen.uid,
         attempt=attempt,
         node_uid=node.uid,
@@ -169,7 +165,7 @@ def _at_most(share: DeviceShare, card: DeviceRecord | None) -> DeviceShare:
     )
 
 
-def gone(standing: Standing, kept: Stays | None) -> tuple[ClaimEvent, ...]:
+def gone(standing: Standing, kept: Stays | None) -> tuple[events.ClaimEvent, ...]:
     """
     Return the end of what a claim had that is gone; none while something of it may be left.
 

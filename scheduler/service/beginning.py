@@ -13,13 +13,8 @@ from ledger.domain.log.sharing import Sharing
 from ledger.domain.log.state import Holding, LedgerState, NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.store.open import Ledger
+from ledger.store.reading import pod_queries
 from ledger.store.reading.kept import each_at, each_of, events_at, events_of, seldom_of, times_of
-from ledger.store.reading.pod_queries import (
-    last_refusals,
-    lives_of_pods,
-    voided_attempts,
-    waiting_pods,
-)
 from ledger.store.reading.report_queries import open_drifts
 from ledger.store.reading.timetravel import load_state
 from scheduler.cluster.rebuilt import node_of, opening_of
@@ -162,7 +157,7 @@ def begin(ledger: Ledger) -> Beginning:
             said.setdefault(inventory.node_uid, Said()).inventory = shared
         for described in each_of(ledger.connection, log.NodeDescribed, loaded.position):
             said.setdefault(described.node_uid, Said()).described = described
-        attempts = _attempts(loaded.state, voided_attempts(ledger.connection))
+        attempts = _attempts(loaded.state, pod_queries.voided_attempts(ledger.connection))
         groups = _groups(ledger, opened)
         settings = events_of(ledger.connection, log.SettingsChanged)
         drifts = open_drifts(ledger.connection)
@@ -218,10 +213,12 @@ def told_refusals(ledger: Ledger, pod_uids: Sequence[str] | None) -> dict[str, T
     """
     connection = ledger.connection
     with connection.begin():
-        waiting = waiting_pods(
+        waiting = pod_queries.waiting_pods(
             connection, pod_uids, stages=(STAGE, RULE_STAGE), admission=WEBHOOK_ACTOR
         )
-        found = last_refusals(connection, sorted(waiting) if pod_uids is None else pod_uids)
+        found = pod_queries.last_refusals(
+            connection, sorted(waiting) if pod_uids is None else pod_uids
+        )
         last = [position for _, position, is_last in found.values() if is_last]
         said = events_at(connection, last)
     return {
@@ -274,7 +271,7 @@ def _groups(
         if isinstance(holder, log.PodObserved) and holder.group:
             positions.add(at)
     bound: dict[int, log.LedgerEvent] = {}
-    for row in lives_of_pods(connection, pods):
+    for row in pod_queries.lives_of_pods(connection, pods):
         positions.update(each for each in row.positions if each is not None)
         if row.bound_position is not None:
             bound[row.bound_position] = log.PodBound(

@@ -15,12 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never
 
 from certs.ports import ApiError, ConflictError, Object, Objects, api_path
-from ledger.domain.errors import (
-    IdempotencyError,
-    LedgerError,
-    NotAfterError,
-    StaleStreamError,
-)
+from ledger.domain import errors
 from ledger.domain.log.events import PodBound, PodObserved, PodReserved, PodVoided
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.resources import ANNOTATION_TENURE_FENCE
@@ -376,9 +371,11 @@ class Binder:
             if isinstance(told, steps.Rejected | steps.Deposed):
                 self.books.refused(job.chosen)
                 self._forget_others(job.chosen)
-            if _is_for(answer, IdempotencyError):
+            if _is_for(answer, errors.IdempotencyError):
                 self.books.used(job.chosen)  # kube-scheduler asks again
-            if not (_is_for(answer, StaleStreamError) or _is_for(answer, NotAfterError)):
+            if not (
+                _is_for(answer, errors.StaleStreamError) or _is_for(answer, errors.NotAfterError)
+            ):
                 return told
         return steps.Rejected(NODE_MOVED)
 
@@ -412,11 +409,11 @@ class Binder:
 
     async def _record(
         self, new: tuple[NewEvent, ...], after: tuple[str, ...] = ()
-    ) -> Outcome | LedgerError:
+    ) -> Outcome | errors.LedgerError:
         ours = tuple(events.by(self.actor, event) for event in new)
         try:
             answer = await self.recorder.record(Command(events=ours, after=after))
-        except LedgerError as error:
+        except errors.LedgerError as error:
             return error
         if isinstance(answer, Recorded):
             self.books.recorded(ours, answer.first)
@@ -542,5 +539,5 @@ def pod_path(namespace: str, name: str, *part: str) -> str:
     return api_path("v1", "namespaces", namespace, "pods", name, *part)
 
 
-def _is_for(answer: Outcome | LedgerError, why: type[LedgerError]) -> bool:
+def _is_for(answer: Outcome | errors.LedgerError, why: type[errors.LedgerError]) -> bool:
     return isinstance(answer, commands.Refused) and isinstance(answer.error, why)

@@ -46,19 +46,12 @@ from scheduler.decide.group.life import (
 from scheduler.decide.outcome import Placement, Unfit
 from scheduler.record import events
 from scheduler.record.grouping import Grouping, past_deadline
+from scheduler.service import starts
 from scheduler.service.beginning import Beginning
 from scheduler.service.budgets import Delays
 from scheduler.service.holds import seconds_of
 from scheduler.service.members import Members, Waiting
 from scheduler.service.ports import Chosen, Clock
-from scheduler.service.starts import (
-    COMING_SECONDS,
-    ELSEWHERE,
-    GANG_BACKOFF,
-    GONE,
-    MEMBERS_GATED,
-    Starts,
-)
 from scheduler.service.to_come import TO_COME_SECONDS, ToCome
 from scheduler.service.view import ClusterView, Judged
 
@@ -99,7 +92,9 @@ class LiveGroups:
         self.plans = Plans(
             view, clock, self.groups, self.members, self._forget, all_or_nothing=all_or_nothing
         )
-        self.starts = Starts(view, clock, self.groups, self.members, give_back=self.plans.give_back)
+        self.starts = starts.Starts(
+            view, clock, self.groups, self.members, give_back=self.plans.give_back
+        )
         self._taken: dict[str, Placement] = {}  # UID -> its place, on its way into the ledger
         self._unfit: dict[str, Unfit] = {}  # gang -> why nobody of it got a place last
         view.wakeups.event_folded.subscribe(self._take_event)
@@ -158,7 +153,7 @@ class LiveGroups:
 
     def _left(self, uid: str, before: str, now: str) -> None:
         self.groups.left(before, uid, now or None)
-        self._view.wakeups.member_given_up.publish(uid, GONE)
+        self._view.wakeups.member_given_up.publish(uid, starts.GONE)
         self.starts.coming(uid, 0.0)
         self.starts.no_delay(before)
         life = self.groups.lives.get(before)  # None where its start ended with the last member
@@ -219,7 +214,7 @@ class LiveGroups:
             return False
         self.plans.extend(name)
         self._unfit[name] = Unfit(
-            reason=MEMBERS_GATED, requested=needed, available=ready, unit="pods"
+            reason=starts.MEMBERS_GATED, requested=needed, available=ready, unit="pods"
         )
         return True
 
@@ -231,7 +226,7 @@ class LiveGroups:
     def why_nowhere(self, name: str) -> Unfit | None:
         """Return why a gang got no places, or did not begin, when it was planned last."""
         if self.starts.is_backing_off(name):
-            return Unfit(reason=GANG_BACKOFF)
+            return Unfit(reason=starts.GANG_BACKOFF)
         return self._unfit.get(name)
 
     def gates_of_others(self, name: str) -> str:
@@ -297,7 +292,7 @@ class LiveGroups:
             number = view.numbers.get(life.held[uid].node_uid)
             return view.remember(_only(request, asked, number))
         if self.starts.is_backing_off(name):
-            return view.remember(_only(request, asked, None, reason=GANG_BACKOFF))
+            return view.remember(_only(request, asked, None, reason=starts.GANG_BACKOFF))
         self.plans.review(name, only=uid)
         among = frozenset(asked.nodes.tolist())
         placement = self._place_of(request, among)
@@ -306,7 +301,7 @@ class LiveGroups:
         if placement is not None:
             self.plans.extend(name)
             if placement.node in among:
-                self.starts.coming(uid, self._clock.monotonic() + COMING_SECONDS)
+                self.starts.coming(uid, self._clock.monotonic() + starts.COMING_SECONDS)
             return view.remember(_only(request, asked, placement.node))
         beside = self.plans.to_come.give(name, uid, among) | (among & self.groups.nodes_of(name))
         if beside:
@@ -398,18 +393,20 @@ class LiveGroups:
             is_planned and not self.starts.why_not(name, self.starts.permitted(name))
         ):
             unfit = self.why_nowhere(name)  # else the others were chosen for by another plan
-            return ELSEWHERE if unfit is None else unfit.reason
+            return starts.ELSEWHERE if unfit is None else unfit.reason
         stays = not is_planned and self.starts.is_awaited(request.uid)
         placement = None if stays else self._place_of(request, view.directory.numbers())
         if isinstance(placement, Unfit):
             return placement.reason
         if not set(nodes).issuperset(self.nodes_of(request, node_name)):
-            return ELSEWHERE  # planned now, and others' places give way on the nodes of before
+            return (
+                starts.ELSEWHERE
+            )  # planned now, and others' places give way on the nodes of before
         if placement is None:
             chosen = view.choose(request.uid, node_name)
             return chosen if isinstance(chosen, str) else self._give(chosen)
         if placement.node != number:
-            return ELSEWHERE
+            return starts.ELSEWHERE
         if self._lacks_members(request):
             return MEMBERS_MISSING
         return self._take(placement) or NODE_REFUSES
@@ -502,7 +499,7 @@ def _only(
     number: int | None,
     best: Placement | None = None,
     *,
-    reason: str = ELSEWHERE,
+    reason: str = starts.ELSEWHERE,
 ) -> Judged:
     """Return that one node passes, if it was asked about."""
     here = asked.nodes == (-1 if number is None else number)
@@ -803,7 +800,7 @@ class Plans:
         life = self._groups.lives.get(name, life)
         behind = [uid for uid in self._members.behind_gates(name) if uid in life.places]
         if behind and not self._members.planned_behind_gates(name):
-            self.drop(name, MEMBERS_GATED, behind[0])
+            self.drop(name, starts.MEMBERS_GATED, behind[0])
 
     def _end_wait(self, name: str, life: GroupLife) -> None:
         """

@@ -20,20 +20,12 @@ from typing import Final
 
 from certs.ports import Object
 from ledger.domain.devices import DeviceRecord
+from ledger.domain.dialects.dra import objects
 from ledger.domain.dialects.dra.accounts import Listed, NodeAccounts, UntoldDevices, accounts_of
 from ledger.domain.dialects.dra.alike import likeness
 from ledger.domain.dialects.dra.asking import Giver
 from ledger.domain.dialects.dra.cpus import CPU_DRIVER
 from ledger.domain.dialects.dra.drivers import LookedAt
-from ledger.domain.dialects.dra.objects import (
-    CORES,
-    MEMORY,
-    Pool,
-    ResourceSlice,
-    SlicedDevice,
-    pools_of,
-    read_slice,
-)
 from ledger.domain.dialects.dra.shares import UNLISTED, Untold, shares_of
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import text_in, version_number
@@ -100,10 +92,12 @@ class SliceBook:
         self._listed = Listed(drivers=drivers, untold=untold)
         self._givers: dict[str, Giver] = {}
         self._wakeups = wakeups
-        self._slices: dict[str, ResourceSlice] = {}
-        self._parts: dict[tuple[str, str], dict[str, ResourceSlice]] = {}  # of a pool, by UID
-        self._pools: dict[tuple[str, str], Pool] = {}
-        self._by_node: dict[str, dict[tuple[str, str], Pool]] = {}
+        self._slices: dict[str, objects.ResourceSlice] = {}
+        self._parts: dict[
+            tuple[str, str], dict[str, objects.ResourceSlice]
+        ] = {}  # of a pool, by UID
+        self._pools: dict[tuple[str, str], objects.Pool] = {}
+        self._by_node: dict[str, dict[tuple[str, str], objects.Pool]] = {}
         self._accounts: dict[str, tuple[tuple[DeviceRecord, ...], NodeAccounts]] = {}
         self._alike: dict[tuple[str, bool], tuple[NodeAccounts, _AlikeTo]] = {}
         self._versions: dict[str, int] = {}
@@ -116,7 +110,7 @@ class SliceBook:
         if version < self._versions.get(uid, 0):
             return
         try:
-            now = read_slice(item)
+            now = objects.read_slice(item)
         except InputError as error:
             self._forget(uid)
             self._versions[uid] = version
@@ -160,7 +154,7 @@ class SliceBook:
             if uid not in went:
                 self.put(uid, item)
 
-    def device(self, key: Device) -> SlicedDevice | None:
+    def device(self, key: Device) -> objects.SlicedDevice | None:
         """Return what is said of a device, None of one that is in no whole pool."""
         pool = self._pools.get(key[:2])
         there = () if pool is None else pool.devices
@@ -183,7 +177,7 @@ class SliceBook:
         if not parts:
             del self._parts[key]
         before = self._pools.pop(key, None)
-        for now in pools_of(parts.values(), () if before is None else (before,)):
+        for now in objects.pools_of(parts.values(), () if before is None else (before,)):
             self._pools[key] = now
         now_there = self._pools.get(key)
         if now_there == before:
@@ -229,8 +223,8 @@ class SliceBook:
             self._givers[driver] = Giver(
                 driver=driver,
                 device_class=driver,
-                sizes=tuple(sorted({card.capacity.get(MEMORY, 0) for card in cards} - {0})),
-                has_cores=any(CORES in card.capacity for card in cards),
+                sizes=tuple(sorted({card.capacity.get(objects.MEMORY, 0) for card in cards} - {0})),
+                has_cores=any(objects.CORES in card.capacity for card in cards),
             )
         return self._givers[driver]
 
@@ -273,7 +267,9 @@ class SliceBook:
         return tuple(sorted((*own, *found), key=lambda each: each.key))
 
 
-def _alike(node: str, pools: Iterable[Pool], accounts: NodeAccounts, *, anywhere: bool) -> _AlikeTo:
+def _alike(
+    node: str, pools: Iterable[objects.Pool], accounts: NodeAccounts, *, anywhere: bool
+) -> _AlikeTo:
     """Return by each device that is one card, or is given in shares of one, those alike."""
     found: dict[Device, tuple[Alike, ...]] = {}
     for pool in pools:

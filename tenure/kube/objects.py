@@ -22,14 +22,7 @@ from yaml import YAMLError
 
 from certs.ports import ApiError, ConflictError, Object
 from ledger.domain.kube.object_fields import found_in
-from tenure.kube.library import (
-    ConfigException,
-    Configuration,
-    OpenApiException,
-    RESTClientObject,
-    load_incluster_config,
-    load_kube_config,
-)
+from tenure.kube import library
 
 TIMEOUT_SECONDS: Final = 10.0
 ANSWER_BYTES_MAX: Final = 64 << 20
@@ -57,20 +50,20 @@ async def connected(
     kubeconfig: str | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> AsyncIterator[KubeObjects]:
     """Connect by kubeconfig, else as our Pod or `kubectl`. Raises ApiError: no credentials."""
-    settings = Configuration()
+    settings = library.Configuration()
     _check_there(kubeconfig)
     try:
         if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
-            load_incluster_config(  # type: ignore[no-untyped-call]
+            library.load_incluster_config(  # type: ignore[no-untyped-call]
                 client_configuration=settings
             )
         else:
-            await load_kube_config(kubeconfig, client_configuration=settings)
-    except (ConfigException, OSError, YAMLError, *_MISSHAPEN) as error:
+            await library.load_kube_config(kubeconfig, client_configuration=settings)
+    except (library.ConfigException, OSError, YAMLError, *_MISSHAPEN) as error:
         why = " ".join(str(error).split()).replace(r"character '\t'", "a tab")
         raise ApiError(f"no credentials for a cluster: {why}") from error
     settings.proxy = settings.proxy or _proxy_of_environment(settings.host or "")
-    rest = RESTClientObject(settings)
+    rest = library.RESTClientObject(settings)
     _leave_environment(rest)
     try:
         yield KubeObjects(rest, settings, timeout_seconds=timeout_seconds)
@@ -84,7 +77,7 @@ def _proxy_of_environment(url: str) -> str | None:
     return None if proxy_bypass(there.hostname or "") else getproxies().get(there.scheme)
 
 
-def _leave_environment(rest: RESTClientObject) -> None:
+def _leave_environment(rest: library.RESTClientObject) -> None:
     """Ask no environment on each call: the proxy is known, and kubectl reads no `.netrc`."""
     connector = rest.pool_manager.connector
     rest.pool_manager.detach()
@@ -119,8 +112,8 @@ class KubeObjects:
 
     def __init__(
         self,
-        rest: RESTClientObject,
-        settings: Configuration,
+        rest: library.RESTClientObject,
+        settings: library.Configuration,
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
@@ -291,7 +284,10 @@ def _as_api_errors(method: str, path: str, seconds: float) -> Iterator[None]:
         raise ApiError(fact) from error
     except (aiohttp.ClientError, OSError) as error:
         raise ApiError(f"the API can't be reached: {method} {path}: {error}") from error
-    except (ConfigException, OpenApiException) as error:  # such as a token that can't be read
+    except (
+        library.ConfigException,
+        library.OpenApiException,
+    ) as error:  # such as a token that can't be read
         raise ApiError(f"the API can't be asked: {method} {path}: {error}") from error
 
 
@@ -302,7 +298,7 @@ def waiting_helps(error: ApiError) -> bool:
     An API server that starts answers 403 until it has read its roles.
     """
     if error.status is None:
-        lasting = (aiohttp.ClientConnectorCertificateError, ConfigException)
+        lasting = (aiohttp.ClientConnectorCertificateError, library.ConfigException)
         return not isinstance(error.__cause__, lasting)
     return error.status in _LATER or error.status >= _SERVER_ERROR
 

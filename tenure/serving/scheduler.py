@@ -39,18 +39,13 @@ from tenure.serving.connections import Connections
 from tenure.serving.listening import Http2, announced
 from tenure.serving.memory import give_back, look_seldom, trim
 from tenure.serving.probes import probes_app
+from tenure.serving.scheduling import replica
 from tenure.serving.scheduling.agents import agent_routes
 from tenure.serving.scheduling.cluster import origin_of, reflectors, why_not_expected
 from tenure.serving.scheduling.gate import attempts_in, guarding, observe_claims
 from tenure.serving.scheduling.ledger import ProbedLane, beginning_of, refusals_told
 from tenure.serving.scheduling.options import SchedulerOptions
 from tenure.serving.scheduling.process import Process, ProcessClock
-from tenure.serving.scheduling.replica import (
-    be_a_replica,
-    label_the_leader,
-    leadership_of,
-    why_not_ready,
-)
 from tenure.serving.scheduling.signing import ServingFolder, proof_key_of, signer_of
 from tenure.serving.scheduling.standing import Standing
 from tenure.sources.yaml_text import yaml_documents
@@ -92,8 +87,8 @@ async def serve_scheduler(options: SchedulerOptions) -> None:
         _show(process)
         started.process = process
         pods = _follow(process)
-        be_a_replica(process, standing, pods)
-        await label_the_leader(process)
+        replica.be_a_replica(process, standing, pods)
+        await replica.label_the_leader(process)
         process.repeat(LOOK_SECONDS, "certificates", as_coroutine(folder.look))
         process.repeat(TRIM_SECONDS, "memory", as_coroutine(trim))
         process.repeat(LOOK_SECONDS, "holds", as_coroutine(process.live.holds.expire))
@@ -141,7 +136,9 @@ class Started:
 
     def why_not_ready(self) -> str:
         """Return why no calls should come here, empty when they may."""
-        return self.away if self.process is None else self.wrong or why_not_ready(self.process)
+        return (
+            self.away if self.process is None else self.wrong or replica.why_not_ready(self.process)
+        )
 
 
 async def _started(options: SchedulerOptions, metrics: Metrics, stack: AsyncExitStack) -> Started:
@@ -239,7 +236,7 @@ async def _opened(
     clock, freshness = ProcessClock(), Freshness()
     recorder = ProbedLane(service, freshness, clock.monotonic)
     stack.push_async_callback(recorder.close)
-    leadership = leadership_of(options, objects, freshness, recorder)
+    leadership = replica.leadership_of(options, objects, freshness, recorder)
     leading = Leading(
         now=clock.monotonic,
         lease_until=lambda: leadership.until,

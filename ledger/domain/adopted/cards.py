@@ -13,15 +13,8 @@ from typing import Final, TypeAlias
 
 from msgspec import structs
 
+from ledger.domain import devices
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
-from ledger.domain.devices import (
-    WHOLE_PERCENT,
-    ContainerShare,
-    DeviceRecord,
-    DeviceShare,
-    bytes_to_ratio,
-    device_in,
-)
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.kube.pod_spec import APP, ContainerSpec, PodSpec
 from ledger.domain.nodes import NodeFacts
@@ -49,7 +42,7 @@ class Found:
     """
 
     source: str
-    shares: tuple[DeviceShare, ...] = ()
+    shares: tuple[devices.DeviceShare, ...] = ()
     doubtful: frozenset[tuple[str, int]] = frozenset()
     lost_types: frozenset[str] = frozenset()
     unlisted_types: frozenset[str] = frozenset()
@@ -68,22 +61,22 @@ class Asker:
 
     def card(
         self, device_type: str, *, minor: int = -1, device_id: str = ""
-    ) -> DeviceRecord | None:
+    ) -> devices.DeviceRecord | None:
         """Return the node's device as `device_in` finds it."""
-        return device_in(self.node.devices, device_type, minor=minor, device_id=device_id)
+        return devices.device_in(self.node.devices, device_type, minor=minor, device_id=device_id)
 
     def apps(self) -> list[ContainerSpec]:
         """Return the entries of `spec.containers`, which annotations count from 0."""
         return [container for container in self.spec.containers if container.kind == APP]
 
 
-Part: TypeAlias = tuple[str, DeviceShare | None]
+Part: TypeAlias = tuple[str, devices.DeviceShare | None]
 """Device type and one container's or one line's share of a device; None is a lost card."""
 
 
 def collect(source: str, parts: Iterable[Part], faults: Sequence[str] = ()) -> Found:
     """Merge shares of one device, several containers' or several lines'."""
-    merged: dict[tuple[str, int], DeviceShare] = {}
+    merged: dict[tuple[str, int], devices.DeviceShare] = {}
     lost = set[str]()
     for device_type, share in parts:
         if share is None:
@@ -112,37 +105,41 @@ def unreadable(source: str, fault: str) -> Found:
     return Found(source=source, lost_types=frozenset({TYPE_GPU}), faults=(fault,))
 
 
-def empty_share(card: DeviceRecord) -> DeviceShare:
+def empty_share(card: devices.DeviceRecord) -> devices.DeviceShare:
     """Return a share of nothing of this card."""
-    return DeviceShare(device_type=card.device_type, minor=card.minor, device_id=card.device_id)
+    return devices.DeviceShare(
+        device_type=card.device_type, minor=card.minor, device_id=card.device_id
+    )
 
 
-def whole_share(card: DeviceRecord, containers: Sequence[ContainerSpec]) -> DeviceShare:
+def whole_share(
+    card: devices.DeviceRecord, containers: Sequence[ContainerSpec]
+) -> devices.DeviceShare:
     """Return all of the card."""
     return structs.replace(
         empty_share(card),
         core_percent=card.core_percent,
         memory_bytes=card.memory_bytes,
-        memory_ratio_percent=WHOLE_PERCENT if card.device_type == TYPE_GPU else 0,
+        memory_ratio_percent=devices.WHOLE_PERCENT if card.device_type == TYPE_GPU else 0,
         exclusive=True,
         containers=_named(containers, card.core_percent, card.memory_bytes),
     )
 
 
 def part_share(
-    card: DeviceRecord, core: int, memory: int, containers: Sequence[ContainerSpec]
-) -> DeviceShare:
+    card: devices.DeviceRecord, core: int, memory: int, containers: Sequence[ContainerSpec]
+) -> devices.DeviceShare:
     """Return so much of the card; `memory` in bytes."""
     return structs.replace(
         empty_share(card),
         core_percent=core,
         memory_bytes=memory,
-        memory_ratio_percent=bytes_to_ratio(memory, card.memory_bytes),
+        memory_ratio_percent=devices.bytes_to_ratio(memory, card.memory_bytes),
         containers=_named(containers, core, memory),
     )
 
 
-def _counted(share: DeviceShare) -> DeviceShare:
+def _counted(share: devices.DeviceShare) -> devices.DeviceShare:
     """
     Return the share with amounts that a sum over many Pods can still hold.
 
@@ -164,7 +161,7 @@ def _counted(share: DeviceShare) -> DeviceShare:
     )
 
 
-def _merge(one: DeviceShare, other: DeviceShare) -> DeviceShare:
+def _merge(one: devices.DeviceShare, other: devices.DeviceShare) -> devices.DeviceShare:
     return structs.replace(
         one,
         core_percent=one.core_percent + other.core_percent,
@@ -179,9 +176,9 @@ def _merge(one: DeviceShare, other: DeviceShare) -> DeviceShare:
 
 def _named(
     containers: Sequence[ContainerSpec], core: int, memory: int
-) -> tuple[ContainerShare, ...]:
+) -> tuple[devices.ContainerShare, ...]:
     return tuple(
-        ContainerShare(
+        devices.ContainerShare(
             container=container.name,
             index=container.index,
             core_percent=core,

@@ -25,11 +25,7 @@ from ledger.domain.adopted.cards import (
     whole_share,
 )
 from ledger.domain.adopted.checkpoints import DEVICES_CHECKPOINTS, from_checkpoints, gpu_ids
-from ledger.domain.annotations.cpu import (
-    decode_resource_spec,
-    decode_resource_status,
-    encode_resource_status,
-)
+from ledger.domain.annotations import cpu
 from ledger.domain.annotations.device_allocated import (
     DeviceAllocation,
     decode_device_allocated,
@@ -299,14 +295,14 @@ def _cpus(spec: PodSpec, witnesses: KubeletReports) -> _Cpus:
     A `resource-spec` that does not parse is this Pod's fault and no later one's.
     """
     if resources.ANNOTATION_RESOURCE_SPEC in spec.annotations:
-        decode_resource_spec(spec.annotations[resources.ANNOTATION_RESOURCE_SPEC])
+        cpu.decode_resource_spec(spec.annotations[resources.ANNOTATION_RESOURCE_SPEC])
     pinned = witnesses.cpus.get(spec.uid, EMPTY)
     by_kubelet = _Cpus(source=POD_CPU_ALLOCS, cpuset=pinned) if pinned else _Cpus()
     text = spec.annotations.get(resources.ANNOTATION_RESOURCE_STATUS)
     if text is None:
         return by_kubelet
-    status = decode_resource_status(text)
-    annotations = {resources.ANNOTATION_RESOURCE_STATUS: encode_resource_status(status)}
+    status = cpu.decode_resource_status(text)
+    annotations = {resources.ANNOTATION_RESOURCE_STATUS: cpu.encode_resource_status(status)}
     if not status.cpuset:
         return replace(
             by_kubelet, source=by_kubelet.source or RESOURCE_STATUS, annotations=annotations

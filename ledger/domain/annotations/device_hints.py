@@ -12,17 +12,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
 
+from ledger.domain import resources
 from ledger.domain.annotations.wire import an_object, annotation_path, load
 from ledger.domain.errors import InputError
 from ledger.domain.quantity import Quantity
-from ledger.domain.resources import (
-    ANNOTATION_DEVICE_ALLOCATE_HINT,
-    ANNOTATION_DEVICE_JOINT_ALLOCATE,
-    ANNOTATION_GPU_PARTITION_SPEC,
-)
 from ledger.domain.typed import read, read_json, sorted_texts
 
-_HINT_PATH: Final = annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)
+_HINT_PATH: Final = annotation_path(resources.ANNOTATION_DEVICE_ALLOCATE_HINT)
 
 
 class SelectorOperator(StrEnum):
@@ -169,7 +165,7 @@ def decode_device_hints(text: str) -> dict[str, DeviceHint]:
 
 def decode_joint_allocation(text: str) -> JointAllocation:
     """Read which device types belong together."""
-    return read_json(JointAllocation, text, ANNOTATION_DEVICE_JOINT_ALLOCATE)
+    return read_json(JointAllocation, text, resources.ANNOTATION_DEVICE_JOINT_ALLOCATE)
 
 
 # {"allocatePolicy": "Restricted", "ringBusBandwidth": "200Gi"}
@@ -177,7 +173,7 @@ def decode_joint_allocation(text: str) -> JointAllocation:
 
 def decode_partition_spec(text: str) -> PartitionSpec:
     """Read a Pod's wish about partitions; `{}` is a wish too."""
-    return read_json(PartitionSpec, text, ANNOTATION_GPU_PARTITION_SPEC)
+    return read_json(PartitionSpec, text, resources.ANNOTATION_GPU_PARTITION_SPEC)
 
 
 def read_selector(value: object, path: str) -> LabelSelector | None:

@@ -7,17 +7,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, TypeVar
 
+from ledger.domain import resources
+from ledger.domain.annotations import node_cpu
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint, read_devices_checkpoints
 from ledger.domain.annotations.cpu import CpuBindPolicy, NumaPolicy
-from ledger.domain.annotations.node_cpu import (
-    KubeletCpuPolicy,
-    NodeCpuBindPolicy,
-    NodeReservation,
-    NumaAllocateStrategy,
-    ReservationApplyPolicy,
-    decode_amplification_ratios,
-    read_node_cpu_policies,
-)
 from ledger.domain.annotations.partitions import (
     GpuPartition,
     built_in_partitions,
@@ -40,20 +33,8 @@ from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.protocol import Listed
 from ledger.domain.dialects.registry import READERS
 from ledger.domain.errors import InputError
+from ledger.domain.kube import device_objects, nrt_objects
 from ledger.domain.kube.derived_links import derive_links
-from ledger.domain.kube.device_objects import (
-    Inventory,
-    inventory_of_device,
-    inventory_of_quantities,
-    with_listed,
-)
-from ledger.domain.kube.nrt_objects import (
-    NodeTopology,
-    kubelet_allocs,
-    read_node_reservation,
-    read_node_reserve,
-    read_topology,
-)
 from ledger.domain.kube.object_fields import (
     annotations_of,
     default_uid,
@@ -69,25 +50,6 @@ from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, ZERO, Quantity
 from ledger.domain.request.card_names import WHOLE_CARD, cut_of, product_of
 from ledger.domain.request.extended import is_device, offered
-from ledger.domain.resources import (
-    ANNOTATION_AMPLIFICATION_RATIO,
-    ANNOTATION_GPU_PARTITIONS,
-    CPU,
-    LABEL_GPU_DRIVER_VERSION,
-    LABEL_GPU_MODEL,
-    LABEL_GPU_VENDOR,
-    LABEL_NUMA_TOPOLOGY_POLICY,
-    LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
-    MEMORY,
-    NVIDIA_GPU,
-    PODS,
-    SLOT,
-    TAINT_NOT_READY,
-    TAINT_OUT_OF_SERVICE,
-    TAINT_UNREACHABLE,
-    TYPE_GPU,
-    unhealthy_gpu_config_map,
-)
 from ledger.domain.systems import UNHEALTHY, VOLCANO, DeviceSystems
 from ledger.domain.typed import read
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
@@ -109,18 +71,22 @@ def decode_unhealthy_cards(text: str) -> tuple[frozenset[int], tuple[str, ...]]:
 T = TypeVar("T")
 
 _BY_PLUGIN: Final = frozenset(reader.dialect for reader in READERS if reader.by_plugin)
-_COPIED_LABELS: Final = (LABEL_GPU_VENDOR, LABEL_GPU_MODEL, LABEL_GPU_DRIVER_VERSION)
+_COPIED_LABELS: Final = (
+    resources.LABEL_GPU_VENDOR,
+    resources.LABEL_GPU_MODEL,
+    resources.LABEL_GPU_DRIVER_VERSION,
+)
 _CPUS_MAX: Final = bounds_of("cpu_milli")[1] // 1000 - 1
 """Less than what a Pod's wish without bounds is cut to: that fits nowhere."""
 _EFFECTS: Final = frozenset({"NoSchedule", "PreferNoSchedule", "NoExecute"})
 _BIND_POLICIES: Final = {
-    NodeCpuBindPolicy.NONE: "",
-    NodeCpuBindPolicy.FULL_PCPUS_ONLY: str(CpuBindPolicy.FULL_PCPUS),
-    NodeCpuBindPolicy.SPREAD_BY_PCPUS: str(CpuBindPolicy.SPREAD_BY_PCPUS),
+    node_cpu.NodeCpuBindPolicy.NONE: "",
+    node_cpu.NodeCpuBindPolicy.FULL_PCPUS_ONLY: str(CpuBindPolicy.FULL_PCPUS),
+    node_cpu.NodeCpuBindPolicy.SPREAD_BY_PCPUS: str(CpuBindPolicy.SPREAD_BY_PCPUS),
 }
 """A node's policy -> the same in a Pod's words."""
 
-_UNREADY: Final = {"False": TAINT_NOT_READY, "Unknown": TAINT_UNREACHABLE}
+_UNREADY: Final = {"False": resources.TAINT_NOT_READY, "Unknown": resources.TAINT_UNREACHABLE}
 """What the condition Ready says -> the taint that goes with it."""
 UNSAID: Final = "PreferNoSchedule"
 """The effect of the taint that a node which is not ready has by its condition alone."""
@@ -180,18 +146,20 @@ def decode_node(
     if device is None:
         inventory = _without_device(quantities or {}, labels, listed, vocabulary)
     else:
-        model = labels.get(LABEL_GPU_MODEL, "")
+        model = labels.get(resources.LABEL_GPU_MODEL, "")
         inventory = _within(
-            f"Device {name}", lambda: inventory_of_device(device, model, vocabulary)
+            f"Device {name}", lambda: device_objects.inventory_of_device(device, model, vocabulary)
         )
     closed: dict[str, str] = dict(listed.closed) if listed else {}
     devices, health_warnings = _with_health(inventory.devices, unhealthy_gpus, name)
     if device is not None:
         devices, closed, said = _with_witnesses(devices, annotations)
         health_warnings += said
-    topology = _within(f"NodeResourceTopology {name}", lambda: read_topology(nrt, known_pods))
+    topology = _within(
+        f"NodeResourceTopology {name}", lambda: nrt_objects.read_topology(nrt, known_pods)
+    )
     own = {**topology.copies, **annotations}
-    cpu_milli, memory_bytes, pods_max = _limits(quantities, read_node_reservation(own))
+    cpu_milli, memory_bytes, pods_max = _limits(quantities, nrt_objects.read_node_reservation(own))
     partitions, partition_warnings = _partitions(device, labels)
     info = an_object(status.get("nodeInfo"), "status.nodeInfo")
     taints = _with_readiness(each(spec.get("taints"), "spec.taints", _taint), status)
@@ -204,7 +172,7 @@ def decode_node(
         machine_id=text_at(info, "machineID", "status.nodeInfo"),
         boot_id=text_at(info, "bootID", "status.nodeInfo"),
         created=text_at(metadata, "creationTimestamp", "metadata"),
-        lost=any(taint.key == TAINT_OUT_OF_SERVICE for taint in taints),
+        lost=any(taint.key == resources.TAINT_OUT_OF_SERVICE for taint in taints),
         labels=labels,
         taints=taints,
         unschedulable=a_flag(spec.get("unschedulable"), "spec.unschedulable", default=False),
@@ -220,7 +188,7 @@ def decode_node(
         partitions=partitions,
         honors_partitions=honors_partitions(labels, device_labels),
         extended=offered(quantities or {}, vocabulary, plain=device is None),
-        advertised=_advertised_names(status, {*vocabulary.device_names, SLOT}),
+        advertised=_advertised_names(status, {*vocabulary.device_names, resources.SLOT}),
         systems=replace(
             systems,
             scaled=listed.scaled if listed else (),
@@ -260,7 +228,7 @@ def decode_witnesses(
     for entry in read_devices_checkpoints(annotations_of(device)):
         checkpoints[entry.pod_uid] = (*checkpoints.get(entry.pod_uid, ()), entry)
     cpus: dict[str, CpuSet] = {}
-    for alloc in kubelet_allocs(annotations_of(nrt)):
+    for alloc in nrt_objects.kubelet_allocs(annotations_of(nrt)):
         cpus[alloc.uid] = cpus.get(alloc.uid, EMPTY) | alloc.cpus
     return KubeletReports(checkpoints=checkpoints, cpus=cpus)
 
@@ -294,14 +262,14 @@ def _advertised_names(status: Mapping[str, object], names: set[str]) -> tuple[st
 
 def _quantity(value: object, path: str, name: str) -> Quantity:
     quantity = a_quantity(value, path)
-    most = _CPUS_MAX if name == CPU else INTEGER_MAX
+    most = _CPUS_MAX if name == resources.CPU else INTEGER_MAX
     if quantity.nanos > most * NANO:
         raise InputError(f"beyond what can be counted exactly: value={value!r}", field=path)
     return quantity
 
 
 def _limits(
-    quantities: Quantities | None, reservation: NodeReservation
+    quantities: Quantities | None, reservation: node_cpu.NodeReservation
 ) -> tuple[int | None, int | None, int | None]:
     """
     Return cpu in thousandths, memory in bytes and the number of Pods.
@@ -311,16 +279,16 @@ def _limits(
     """
     if quantities is None:
         return None, None, None
-    pods = quantities.get(PODS)
+    pods = quantities.get(resources.PODS)
     kept = dict(reservation.resources)
-    cpu, memory = kept.get(CPU, ZERO).milli(), kept.get(MEMORY, ZERO).ceil()
+    cpu, memory = kept.get(resources.CPU, ZERO).milli(), kept.get(resources.MEMORY, ZERO).ceil()
     if reservation.reserved_cpus:
         cpu = 1000 * len(reservation.reserved_cpus)
-    if reservation.apply_policy is ReservationApplyPolicy.RESERVED_CPUS_ONLY:
+    if reservation.apply_policy is node_cpu.ReservationApplyPolicy.RESERVED_CPUS_ONLY:
         cpu = memory = 0
     return (
-        max(0, quantities.get(CPU, ZERO).nanos * 1000 // NANO - cpu),
-        max(0, quantities.get(MEMORY, ZERO).nanos // NANO - memory),
+        max(0, quantities.get(resources.CPU, ZERO).nanos * 1000 // NANO - cpu),
+        max(0, quantities.get(resources.MEMORY, ZERO).nanos // NANO - memory),
         None if pods is None else pods.nanos // NANO,
     )
 
@@ -330,7 +298,7 @@ def _without_device(
     labels: Mapping[str, str],
     listed: Listed | None,
     vocabulary: Vocabulary,
-) -> Inventory:
+) -> device_objects.Inventory:
     """
     Return the devices of a Node without a Device object.
 
@@ -339,21 +307,23 @@ def _without_device(
     """
     if listed is None:
         found = _advertised(quantities, labels, vocabulary)
-        if found.dialects != _BY_PLUGIN or cut_of(NVIDIA_GPU, labels) == WHOLE_CARD:
+        if found.dialects != _BY_PLUGIN or cut_of(resources.NVIDIA_GPU, labels) == WHOLE_CARD:
             return found
-        others = tuple(one for one in found.devices if one.device_type != TYPE_GPU)
+        others = tuple(one for one in found.devices if one.device_type != resources.TYPE_GPU)
         return replace(found, devices=others)
     rest = {name: units for name, units in quantities.items() if name not in listed.instead_of}
-    return with_listed(_advertised(rest, labels, vocabulary), listed)
+    return device_objects.with_listed(_advertised(rest, labels, vocabulary), listed)
 
 
 def _advertised(
     quantities: Quantities, labels: Mapping[str, str], vocabulary: Vocabulary
-) -> Inventory:
-    cards = quantities.get(NVIDIA_GPU, ZERO).ceil()
-    model = labels.get(LABEL_GPU_MODEL, "") or product_of(labels, cards)
+) -> device_objects.Inventory:
+    cards = quantities.get(resources.NVIDIA_GPU, ZERO).ceil()
+    model = labels.get(resources.LABEL_GPU_MODEL, "") or product_of(labels, cards)
     try:
-        return inventory_of_quantities(quantities, model=model, vocabulary=vocabulary)
+        return device_objects.inventory_of_quantities(
+            quantities, model=model, vocabulary=vocabulary
+        )
     except InputError as error:
         raise InputError(error.message, field=f"status.allocatable[{error.field}]") from error
 
@@ -364,17 +334,17 @@ def _with_health(
     """Close the cards that the ConfigMap lists (GPU-sharing contract B.3, ours)."""
     if unhealthy_gpus is None:
         return devices, []
-    place = unhealthy_gpu_config_map(name)
+    place = resources.unhealthy_gpu_config_map(name)
     minors, bad = decode_unhealthy_cards(unhealthy_gpus)
     warnings = [f"{place}: not a card index, ignored: value={token!r}" for token in bad]
-    known = {record.minor for record in devices if record.device_type == TYPE_GPU}
+    known = {record.minor for record in devices if record.device_type == resources.TYPE_GPU}
     warnings += [
         f"{place}: the node has no such card, ignored: value={minor}"
         for minor in sorted(minors - known)
     ]
     marked = tuple(
         replace(record, healthy=False)
-        if record.device_type == TYPE_GPU and record.minor in minors
+        if record.device_type == resources.TYPE_GPU and record.minor in minors
         else record
         for record in devices
     )
@@ -395,7 +365,7 @@ def _with_witnesses(
         if closed:
             devices = tuple(
                 replace(record, healthy=False)
-                if record.device_type == TYPE_GPU and record.device_id in closed
+                if record.device_type == resources.TYPE_GPU and record.device_id in closed
                 else record
                 for record in devices
             )
@@ -412,9 +382,12 @@ def _partitions(
     """
     if device is None:
         return None, []  # cards made up from quantities have no minors that a table could mean
-    text = annotations_of(device).get(ANNOTATION_GPU_PARTITIONS)
+    text = annotations_of(device).get(resources.ANNOTATION_GPU_PARTITIONS)
     if text is None:
-        vendor, model = labels.get(LABEL_GPU_VENDOR, ""), labels.get(LABEL_GPU_MODEL, "")
+        vendor, model = (
+            labels.get(resources.LABEL_GPU_VENDOR, ""),
+            labels.get(resources.LABEL_GPU_MODEL, ""),
+        )
         return built_in_partitions(vendor, model), []
     try:
         return decode_gpu_partitions(text), []
@@ -452,12 +425,12 @@ def _with_readiness(taints: tuple[Taint, ...], status: Mapping[str, object]) -> 
 
 def _completed(
     facts: NodeFacts,
-    topology: NodeTopology,
+    topology: nrt_objects.NodeTopology,
     annotations: Mapping[str, str],
     warnings: Iterable[str],
 ) -> NodeFacts:
     """Return a node with its CPUs and what is wrong with it."""
-    reserve = read_node_reserve(annotations, topology.cpus)
+    reserve = nrt_objects.read_node_reserve(annotations, topology.cpus)
     full_pcpus_only = topology.kubelet.full_pcpus_only
     return replace(
         facts,
@@ -481,17 +454,17 @@ def _bind_policy(labels: Mapping[str, str], *, full_pcpus_only: bool) -> str:
     Rule: CPU proposal, "Compatible kubelet CPU management policies" 1: the label's, else kubelet's.
     What kubelet rejects all the same is its own matter (`KubeletPolicy`).
     """
-    named = read_node_cpu_policies(labels).bind_policy
+    named = node_cpu.read_node_cpu_policies(labels).bind_policy
     if full_pcpus_only and not _BIND_POLICIES[named]:
-        return _BIND_POLICIES[NodeCpuBindPolicy.FULL_PCPUS_ONLY]
+        return _BIND_POLICIES[node_cpu.NodeCpuBindPolicy.FULL_PCPUS_ONLY]
     return _BIND_POLICIES[named]
 
 
-def _numa_strategy(labels: Mapping[str, str], kubelet: KubeletCpuPolicy) -> str:
+def _numa_strategy(labels: Mapping[str, str], kubelet: node_cpu.KubeletCpuPolicy) -> str:
     """Return the label's strategy, else what kubelet's own option comes to (proposal, Story 1)."""
-    strategy = read_node_cpu_policies(labels).numa_allocate_strategy
-    if strategy is NumaAllocateStrategy.UNSET and kubelet.distribute_across_numa:
-        return str(NumaAllocateStrategy.DISTRIBUTE_EVENLY)
+    strategy = node_cpu.read_node_cpu_policies(labels).numa_allocate_strategy
+    if strategy is node_cpu.NumaAllocateStrategy.UNSET and kubelet.distribute_across_numa:
+        return str(node_cpu.NumaAllocateStrategy.DISTRIBUTE_EVENLY)
     return str(strategy)
 
 
@@ -503,9 +476,13 @@ def _numa_policy(labels: Mapping[str, str], kubelets: NumaPolicy) -> NumaPolicy:
     other text, `None` too, is no policy, whatever kubelet's is.
     """
     named = any(
-        labels.get(key) for key in (LABEL_NUMA_TOPOLOGY_POLICY, LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL)
+        labels.get(key)
+        for key in (
+            resources.LABEL_NUMA_TOPOLOGY_POLICY,
+            resources.LABEL_NUMA_TOPOLOGY_POLICY_PROPOSAL,
+        )
     )
-    return read_node_cpu_policies(labels).numa_policy if named else kubelets
+    return node_cpu.read_node_cpu_policies(labels).numa_policy if named else kubelets
 
 
 def _uncounted(quantities: Quantities) -> Iterator[str]:
@@ -517,8 +494,10 @@ def _uncounted(quantities: Quantities) -> Iterator[str]:
 
 
 def _cpu_amplification(annotations: Mapping[str, str]) -> Fraction:
-    ratios = decoded(annotations, ANNOTATION_AMPLIFICATION_RATIO, decode_amplification_ratios)
-    return (ratios or {}).get(CPU, Fraction(1))
+    ratios = decoded(
+        annotations, resources.ANNOTATION_AMPLIFICATION_RATIO, node_cpu.decode_amplification_ratios
+    )
+    return (ratios or {}).get(resources.CPU, Fraction(1))
 
 
 def systems_of_node(

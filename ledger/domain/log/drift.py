@@ -11,12 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ledger.domain.log.machines import (
-    DEVICE_ID_CLONED,
-    MACHINE_ID_CLONED,
-    MACHINE_IDS_TAKEN,
-    MACHINE_REGISTERED_TWICE,
-)
+from ledger.domain.log import machines
 
 BOUND_ELSEWHERE: Final = "BoundElsewhere"
 UNSETTLED: Final = "ReservationUnsettled"
@@ -229,18 +224,18 @@ _ALL: Final = (
         mend="correct the Pod's annotations or delete it; the words name the field",
     ),
     DriftKind(
-        name=MACHINE_REGISTERED_TWICE,
+        name=machines.MACHINE_REGISTERED_TWICE,
         meaning="two live Nodes are one machine",
         repair="the one that registered last gives what it has",
         mend="delete the older Node",
     ),
     DriftKind(
-        name=MACHINE_ID_CLONED,
+        name=machines.MACHINE_ID_CLONED,
         meaning="two machines share a machine id",
         mend="give one of them a new `/etc/machine-id`",
     ),
     DriftKind(
-        name=MACHINE_IDS_TAKEN,
+        name=machines.MACHINE_IDS_TAKEN,
         meaning="a Node tells the ids of a machine that was lost under another name, and Pods held"
         " something through that one",
         repair="they hold it on, whatever the agent of this Node says",
@@ -248,7 +243,7 @@ _ALL: Final = (
         " Node's name; else take the Node that lies out of the cluster",
     ),
     DriftKind(
-        name=DEVICE_ID_CLONED,
+        name=machines.DEVICE_ID_CLONED,
         meaning="two live machines list the same device",
         repair="neither gives it",
         mend="correct the Device object that is wrong",

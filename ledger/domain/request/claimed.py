@@ -10,12 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ledger.domain.annotations.tenure import (
-    OriginalContainer,
-    OriginalRequest,
-    encode_original,
-    read_original,
-)
+from ledger.domain.annotations import tenure
 from ledger.domain.annotations.wire import a_list, an_object
 from ledger.domain.dialects.dra.asking import CLAIM, Asking, asking_of, template_name
 from ledger.domain.kube.object_fields import annotations_of, metadata_of, spec_of, text_at
@@ -48,7 +43,7 @@ def as_asked(pod: Body) -> Body:
     metadata, annotations = metadata_of(pod), annotations_of(pod)
     if ANNOTATION_TENURE_CLAIMED not in annotations:
         return pod
-    original = read_original(annotations, ANNOTATION_TENURE_CLAIMED).containers
+    original = tenure.read_original(annotations, ANNOTATION_TENURE_CLAIMED).containers
 
     def restored(container: dict[str, object], _: str) -> dict[str, object]:
         resources = an_object(container.get("resources"), "resources")
@@ -56,7 +51,7 @@ def as_asked(pod: Body) -> Body:
         left = {key: value for key, value in resources.items() if key != "claims"}
         if claims:
             left["claims"] = claims
-        words = original.get(str(container.get("name")), OriginalContainer())
+        words = original.get(str(container.get("name")), tenure.OriginalContainer())
         for section, amounts in (("requests", words.requests), ("limits", words.limits)):
             if amounts:
                 left[section] = {**an_object(left.get(section), section), **amounts}
@@ -77,7 +72,7 @@ def as_asked(pod: Body) -> Body:
 
 def with_claim(pod: Body, asking: Asking, rules: PlacementRules, vocabulary: Vocabulary) -> Body:
     """Return a Pod whose devices are a claim's; it runs where what isolates its parts does."""
-    replaced: dict[str, OriginalContainer] = {}
+    replaced: dict[str, tenure.OriginalContainer] = {}
 
     def claiming(container: dict[str, object], place: str) -> dict[str, object]:
         resources = an_object(container.get("resources"), "resources")
@@ -91,7 +86,7 @@ def with_claim(pod: Body, asking: Asking, rules: PlacementRules, vocabulary: Voc
                 if not left[section]:  # the API server writes none either
                     del left[section]
         if words:
-            replaced[text_at(container, "name", "")] = OriginalContainer(**words)
+            replaced[text_at(container, "name", "")] = tenure.OriginalContainer(**words)
         names = asking.users.get(place, ())
         if names:
             ours = [{"name": CLAIM, "request": name} for name in names]
@@ -106,7 +101,9 @@ def with_claim(pod: Body, asking: Asking, rules: PlacementRules, vocabulary: Voc
     if provider:
         selector = an_object(spec.get("nodeSelector"), "spec.nodeSelector")
         spec["nodeSelector"] = {**selector, LABEL_GPU_ISOLATION_PROVIDER: provider}
-    words = encode_original(OriginalRequest(containers=replaced), ANNOTATION_TENURE_CLAIMED)
+    words = tenure.encode_original(
+        tenure.OriginalRequest(containers=replaced), ANNOTATION_TENURE_CLAIMED
+    )
     metadata = {**metadata_of(pod), "annotations": {**annotations_of(pod), **words}}
     return {**pod, "metadata": metadata, "spec": spec}
 

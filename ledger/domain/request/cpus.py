@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain import resources
-from ledger.domain.annotations.cpu import (
-    CpuBindPolicy,
-    CpuExclusivePolicy,
-    ResourceSpec,
-    decode_resource_spec,
-)
+from ledger.domain.annotations import cpu
 from ledger.domain.annotations.qos import (
     PriorityClass,
     QosClass,
@@ -41,9 +36,9 @@ from ledger.domain.request.rules import (
 
 OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
 """The QoS classes whose Pods ask for CPUs of their own (Koordinator contract 6.1)."""
-_BINDING: Final = frozenset({CpuBindPolicy.FULL_PCPUS, CpuBindPolicy.SPREAD_BY_PCPUS})
-_UNSET: Final = frozenset({CpuBindPolicy.UNSET, CpuBindPolicy.DEFAULT})
-_NO_SPEC: Final = ResourceSpec()
+_BINDING: Final = frozenset({cpu.CpuBindPolicy.FULL_PCPUS, cpu.CpuBindPolicy.SPREAD_BY_PCPUS})
+_UNSET: Final = frozenset({cpu.CpuBindPolicy.UNSET, cpu.CpuBindPolicy.DEFAULT})
+_NO_SPEC: Final = cpu.ResourceSpec()
 _ARCH_LABELS: Final = frozenset({resources.LABEL_ARCH, resources.LABEL_ARCH_BETA})
 _ARM: Final = frozenset({"arm64", "arm"})
 _PRIORITIES: Final = {
@@ -84,7 +79,7 @@ def cpu_demand(spec: PodSpec) -> CpusAsked:
         InputError: a `resource-spec` that does not parse.
     """
     wish = (
-        decoded(spec.annotations, resources.ANNOTATION_RESOURCE_SPEC, decode_resource_spec)
+        decoded(spec.annotations, resources.ANNOTATION_RESOURCE_SPEC, cpu.decode_resource_spec)
         or _NO_SPEC
     )
     qos = read_qos_class(spec.labels)
@@ -204,22 +199,22 @@ def _arm_only(rules: PlacementRules) -> bool:
     )
 
 
-def _check_wish(spec: PodSpec, wish: ResourceSpec, qos: QosClass) -> Iterator[FieldError]:
+def _check_wish(spec: PodSpec, wish: cpu.ResourceSpec, qos: QosClass) -> Iterator[FieldError]:
     path = annotation_path(resources.ANNOTATION_RESOURCE_SPEC)
     if _arm_only(spec.placement):
         yield from check_arm_policies(path, wish)
     for name in _bursts(wish):
-        policy = CpuBindPolicy.CONSTRAINED_BURST
+        policy = cpu.CpuBindPolicy.CONSTRAINED_BURST
         yield from check_burst(f"{path}.{name}", policy, qos, _limit_milli(spec))
 
 
-def _bursts(wish: ResourceSpec) -> Iterator[str]:
+def _bursts(wish: cpu.ResourceSpec) -> Iterator[str]:
     """Yield the field that asks for ConstrainedBurst; a required other policy is before it."""
-    if wish.required_bind_policy is CpuBindPolicy.CONSTRAINED_BURST:
+    if wish.required_bind_policy is cpu.CpuBindPolicy.CONSTRAINED_BURST:
         yield "requiredCPUBindPolicy"
     elif (
         wish.required_bind_policy in _UNSET
-        and wish.preferred_bind_policy is CpuBindPolicy.CONSTRAINED_BURST
+        and wish.preferred_bind_policy is cpu.CpuBindPolicy.CONSTRAINED_BURST
     ):
         yield "preferredCPUBindPolicy"
 
@@ -234,7 +229,7 @@ def _limit_milli(spec: PodSpec) -> int:
     return sum(container.limits[resources.CPU].milli() for container in running)
 
 
-def _demand(spec: PodSpec, qos: QosClass, wish: ResourceSpec) -> CpuSetDemand | None:
+def _demand(spec: PodSpec, qos: QosClass, wish: cpu.ResourceSpec) -> CpuSetDemand | None:
     required = wish.required_bind_policy not in _UNSET
     named = wish.required_bind_policy if required else wish.preferred_bind_policy
     effective = spec.vocabulary.default_bind_policy if named in _UNSET else str(named)
@@ -247,7 +242,7 @@ def _demand(spec: PodSpec, qos: QosClass, wish: ResourceSpec) -> CpuSetDemand | 
         required=required,
         exclusive_policy=(
             spec.vocabulary.default_exclusive_policy
-            if exclusive is CpuExclusivePolicy.NONE
+            if exclusive is cpu.CpuExclusivePolicy.NONE
             else str(exclusive)
         ),
         alone=qos is QosClass.LSE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from ledger.domain.annotations import pods
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec, decode_numa_topology_spec
 from ledger.domain.annotations.device_hints import (
     AllocateStrategy,
@@ -17,11 +18,6 @@ from ledger.domain.annotations.device_hints import (
     decode_device_hints,
     decode_joint_allocation,
     decode_partition_spec,
-)
-from ledger.domain.annotations.pods import (
-    SchedulingHint,
-    decode_replace_resources,
-    read_scheduling_hint,
 )
 from ledger.domain.annotations.wire import annotation_path, decoded
 from ledger.domain.device_types import DeviceType
@@ -52,7 +48,7 @@ class Wishes:
     joint: JointAllocation | None = None
     partition: PartitionSpec | None = None
     numa: NumaTopologySpec | None = None
-    scheduling: SchedulingHint | None = None
+    scheduling: pods.SchedulingHint | None = None
     replaced: tuple[tuple[str, str], ...] = ()
 
 
@@ -68,8 +64,8 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
         joint=decoded(annotations, ANNOTATION_DEVICE_JOINT_ALLOCATE, decode_joint_allocation),
         partition=decoded(annotations, ANNOTATION_GPU_PARTITION_SPEC, decode_partition_spec),
         numa=decoded(annotations, ANNOTATION_NUMA_TOPOLOGY_SPEC, decode_numa_topology_spec),
-        scheduling=read_scheduling_hint(annotations),
-        replaced=decode_replace_resources(annotations.get(ANNOTATION_REPLACE_RESOURCES, "")),
+        scheduling=pods.read_scheduling_hint(annotations),
+        replaced=pods.decode_replace_resources(annotations.get(ANNOTATION_REPLACE_RESOURCES, "")),
     )
 
 

@@ -16,14 +16,7 @@ from ledger.domain.errors import CapacityError
 from ledger.domain.log.events import GroupPlanned, PlannedMember
 from ledger.store import schema
 from ledger.store.profile import driver_connection
-from ledger.store.projections.inventory import (
-    KnownDevice,
-    KnownMachine,
-    KnownMachines,
-    KnownNode,
-    KnownParts,
-    KnownStand,
-)
+from ledger.store.projections import inventory
 from ledger.store.writing.outbox import refused
 from ledger.store.writing.statements import Row
 
@@ -49,7 +42,9 @@ OPEN: Final = (
 """The columns that are read of every open reservation."""
 
 
-def load_nodes(connection: Connection) -> tuple[dict[str, KnownNode], KnownMachines]:
+def load_nodes(
+    connection: Connection,
+) -> tuple[dict[str, inventory.KnownNode], inventory.KnownMachines]:
     """
     Return what the tables say of nodes, by UID, of machines and of open reservations.
 
@@ -64,7 +59,7 @@ def load_nodes(connection: Connection) -> tuple[dict[str, KnownNode], KnownMachi
     nodes, by_number = _nodes_of(facts, connection.execute(query), read)
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("PRAGMA shrink_memory")  # none of these pages is read again
-    return nodes, KnownMachines(by_number.values(), last or 0)
+    return nodes, inventory.KnownMachines(by_number.values(), last or 0)
 
 
 def _in_order(table: Table) -> Select[Any]:
@@ -73,10 +68,10 @@ def _in_order(table: Table) -> Select[Any]:
     )
 
 
-def _parts_of(connection: Connection, machine_no: int) -> KnownParts:
+def _parts_of(connection: Connection, machine_no: int) -> inventory.KnownParts:
     """Return what a machine has; a transaction may have begun that SQLAlchemy knows nothing of."""
     devices, cpus = (_rows_of(connection, table, machine_no) for table in _PARTS)
-    return KnownParts(
+    return inventory.KnownParts(
         devices=[_device(row) for row in devices],
         cpus={cpu: node_no for _, cpu, node_no in cpus},
     )
@@ -113,38 +108,40 @@ def columns_of(table: Table, names: Iterable[str], rows: Iterable[Row]) -> list[
 
 def known(
     facts: Mapping[str, Iterable[Row]], held: Iterable[Row]
-) -> tuple[dict[str, KnownNode], KnownMachines]:
+) -> tuple[dict[str, inventory.KnownNode], inventory.KnownMachines]:
     """
     Return what a projection remembers, out of rows with the columns of `FACTS` and `OPEN`.
 
     `facts` are by the table's name, in key order; `held` is every open reservation.
     """
-    parts: dict[int, KnownParts] = {}
+    parts: dict[int, inventory.KnownParts] = {}
     last = 0
     for row in facts["ledger_devices"]:
         device = _device(row)
         last = max(last, device.number)
-        parts.setdefault(device.machine, KnownParts()).devices.append(device)
+        parts.setdefault(device.machine, inventory.KnownParts()).devices.append(device)
     for machine_no, cpu, node_no in facts["ledger_cpus"]:
-        parts.setdefault(machine_no, KnownParts()).cpus[cpu] = node_no
-    nodes, by_number = _nodes_of(facts, held, lambda number: parts.get(number) or KnownParts())
-    return nodes, KnownMachines(by_number.values(), last)
+        parts.setdefault(machine_no, inventory.KnownParts()).cpus[cpu] = node_no
+    nodes, by_number = _nodes_of(
+        facts, held, lambda number: parts.get(number) or inventory.KnownParts()
+    )
+    return nodes, inventory.KnownMachines(by_number.values(), last)
 
 
 def _nodes_of(
     facts: Mapping[str, Iterable[Row]],
     held: Iterable[Row],
-    read: Callable[[int], KnownParts],
-) -> tuple[dict[str, KnownNode], dict[int, KnownMachine]]:
+    read: Callable[[int], inventory.KnownParts],
+) -> tuple[dict[str, inventory.KnownNode], dict[int, inventory.KnownMachine]]:
     """Return nodes by UID and machines by number; `read` tells what a machine has."""
     machines = {
-        number: KnownMachine(number=number, identity=(system_uuid, machine_id), read=read)
+        number: inventory.KnownMachine(number=number, identity=(system_uuid, machine_id), read=read)
         for number, system_uuid, machine_id in facts["ledger_machines"]
     }
-    nodes: dict[str, KnownNode] = {}
-    by_number: dict[int, KnownNode] = {}
+    nodes: dict[str, inventory.KnownNode] = {}
+    by_number: dict[int, inventory.KnownNode] = {}
     for number, uid, machine_no, moved, lost in facts["ledger_nodes"]:
-        nodes[intern(uid)] = by_number[number] = KnownNode(
+        nodes[intern(uid)] = by_number[number] = inventory.KnownNode(
             number=number,
             machine=machines[machine_no],
             moved_position=moved,
@@ -152,7 +149,7 @@ def _nodes_of(
         )
     for node_no, machine_no, boot, by_agent, fact in facts["ledger_stands"]:
         node, machine = by_number[node_no], machines[machine_no]
-        machine.stands[node_no] = KnownStand(
+        machine.stands[node_no] = inventory.KnownStand(
             boot_id=boot, by_agent=bool(by_agent), fact_position=fact
         )
         if machine is not node.machine:
@@ -165,10 +162,10 @@ def _nodes_of(
     return nodes, machines
 
 
-def _device(row: Row) -> KnownDevice:
+def _device(row: Row) -> inventory.KnownDevice:
     machine_no, node_no, number, device_type, minor, device_id, unique, *rest = row
     model, present, healthy, core, memory = rest
-    return KnownDevice(
+    return inventory.KnownDevice(
         number=number,
         machine=machine_no,
         node=node_no,
@@ -212,7 +209,7 @@ class PlannedCardRows:
         return self._close(found)
 
     def open(
-        self, position: int, event: GroupPlanned, nodes: Mapping[str, KnownNode]
+        self, position: int, event: GroupPlanned, nodes: Mapping[str, inventory.KnownNode]
     ) -> list[PlannedCardRow]:
         """
         Remember the places of a plan, and return them in the order of their cards.
@@ -243,8 +240,8 @@ class PlannedCardRows:
 
 
 def _cards(
-    event: GroupPlanned, nodes: Mapping[str, KnownNode]
-) -> Iterator[tuple[PlannedMember, KnownDevice]]:
+    event: GroupPlanned, nodes: Mapping[str, inventory.KnownNode]
+) -> Iterator[tuple[PlannedMember, inventory.KnownDevice]]:
     for member in event.members:
         node = nodes.get(member.node_uid)
         for minor in member.whole:

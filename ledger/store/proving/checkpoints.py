@@ -9,13 +9,7 @@ from sqlalchemy import Connection, insert
 
 from ledger.domain.errors import CorruptLedgerError, InputError
 from ledger.domain.log.events import CheckpointStored, KeyRotated
-from ledger.domain.proofs.merkle import (
-    NodeReader,
-    compact_range,
-    consistency_proof,
-    inclusion_proof,
-    range_root,
-)
+from ledger.domain.proofs import merkle
 from ledger.signing import Checkpoint, PublicKey, is_rotation
 from ledger.store import schema
 from ledger.store.mending.acts import readable, record_act
@@ -57,7 +51,7 @@ def checkpoint_at(ledger: Ledger, size: int | None = None) -> Checkpoint:
             raise InputError("the ledger has no origin yet: nobody wrote to it", place=ledger.url)
         size = head.position if size is None else size
         _expect_size(ledger, size, head.position)
-        root = compact_range(reader_of(ledger.connection), size).root()
+        root = merkle.compact_range(reader_of(ledger.connection), size).root()
         return Checkpoint(origin=head.origin, size=size, root=root)
 
 
@@ -81,7 +75,7 @@ def store_checkpoint(writer: Writer, checkpoint: Checkpoint, note: str, *, wall_
 def range_before(ledger: Ledger, position: int) -> bytes:
     """Return the compact range of the events before a position, as `CompactRange.to_bytes`."""
     with ledger.connection.begin():
-        return compact_range(reader_of(ledger.connection), position - 1).to_bytes()
+        return merkle.compact_range(reader_of(ledger.connection), position - 1).to_bytes()
 
 
 def prove_inclusion(ledger: Ledger, position: int, size: int) -> InclusionProof:
@@ -99,7 +93,7 @@ def prove_inclusion(ledger: Ledger, position: int, size: int) -> InclusionProof:
         return InclusionProof(
             position=position,
             leaf_hash=read(0, position - 1),
-            proof=inclusion_proof(read, position - 1, size),
+            proof=merkle.inclusion_proof(read, position - 1, size),
         )
 
 
@@ -115,12 +109,15 @@ def prove_consistency(ledger: Ledger, firsts: Iterable[int], size: int) -> list[
         read, found = reader_of(ledger.connection), []
         for first in firsts:
             _expect_size(ledger, first, size)
-            root, proof = range_root(read, 0, first), consistency_proof(read, first, size)
+            root, proof = (
+                merkle.range_root(read, 0, first),
+                merkle.consistency_proof(read, first, size),
+            )
             found.append(ConsistencyProof(size=first, root=root, proof=proof))
         return found
 
 
-def reader_of(connection: Connection) -> NodeReader:
+def reader_of(connection: Connection) -> merkle.NodeReader:
     """Return a reader of nodes, after a look at the tree that it belongs to."""
     size = stored_range(connection).size
     head = checked_head(connection).position

@@ -23,13 +23,7 @@ from ledger.domain.log.state import GRANTED
 from ledger.store import schema
 from ledger.store.projections.project import Projection
 from ledger.store.proving.accounts import Accounts, Cpu, Device
-from ledger.store.reading.tables import (
-    Report,
-    UnreadableError,
-    in_key_order,
-    row_pages,
-    typed_pages,
-)
+from ledger.store.reading import tables
 from ledger.store.writing import statements
 from ledger.store.writing.statements import Row, Statement
 
@@ -41,7 +35,7 @@ class SortedRows:
         self,
         connection: Connection,
         table: Table,
-        report: Report,
+        report: tables.Report,
         query: Select[Any] | None = None,
     ) -> None:
         self._table = table
@@ -49,7 +43,9 @@ class SortedRows:
         self._keys = len(table.primary_key.columns)
         self._report = report
         self._ended = False
-        self._source = row_pages(connection, in_key_order(table) if query is None else query)
+        self._source = tables.row_pages(
+            connection, tables.in_key_order(table) if query is None else query
+        )
         self._rows = chain.from_iterable(self._typed(self._source))
         self._next = next(self._rows, None)
 
@@ -80,8 +76,8 @@ class SortedRows:
     def _typed(self, pages: Iterable[list[Row]]) -> Iterator[list[Row]]:
         """Yield the rows whose values are of their columns; report the others, and a broken end."""
         try:
-            yield from typed_pages(self._table, pages, self._report)
-        except UnreadableError as error:
+            yield from tables.typed_pages(self._table, pages, self._report)
+        except tables.UnreadableError as error:
             self._ended = True
             self._report(None, f"{self._name} is unreadable: {error}")
 
@@ -123,7 +119,7 @@ HISTORY: Final = (
 class Proof:
     """Give it every event in order, then `finish`; it reports what does not hold."""
 
-    def __init__(self, connection: Connection, report: Report) -> None:
+    def __init__(self, connection: Connection, report: tables.Report) -> None:
         self._connection = connection
         self._report = report
         self._projection = Projection({}, self._take)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+from ledger.domain import resources
 from ledger.domain.annotations.cpu import (
     CpuExclusivePolicy,
     NumaNodeResources,
@@ -16,12 +17,6 @@ from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.log.events import PodObserved, PodReserved
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.cpus import OWN_CPUS
-from ledger.domain.resources import (
-    ANNOTATION_RESOURCE_SPEC,
-    ANNOTATION_RESOURCE_STATUS,
-    CPU,
-    MEMORY,
-)
 from scheduler.decide.outcome import NumaPart
 
 _NO_STATUS: Final = ResourceStatus()
@@ -47,7 +42,7 @@ def exclusive_policy_of(pod: PodObserved, default: str) -> str:
     """
     if not pod.cpuset or pod.snapshot.qos not in _OWN_CPUS:
         return CpuExclusivePolicy.NONE
-    text = pod.snapshot.annotations.get(ANNOTATION_RESOURCE_SPEC)
+    text = pod.snapshot.annotations.get(resources.ANNOTATION_RESOURCE_SPEC)
     if text is not None:
         named = decode_resource_spec(text).preferred_exclusive_policy
         if named is not CpuExclusivePolicy.NONE:
@@ -79,13 +74,13 @@ def over_taken(node: NodeFacts, parts: Iterable[NumaPart]) -> dict[int, str]:
 
 
 def _status_of(pod: PodObserved | PodReserved) -> ResourceStatus:
-    text = pod.annotations.get(ANNOTATION_RESOURCE_STATUS)
+    text = pod.annotations.get(resources.ANNOTATION_RESOURCE_STATUS)
     return _NO_STATUS if text is None else decode_resource_status(text)
 
 
 def _part(entry: NumaNodeResources, *, pinned: bool) -> NumaPart:
     amounts = dict(entry.resources)
-    cpu, memory = amounts.get(CPU), amounts.get(MEMORY)
+    cpu, memory = amounts.get(resources.CPU), amounts.get(resources.MEMORY)
     return NumaPart(
         node=entry.node,
         cpu_milli=0 if cpu is None else cpu.milli(),

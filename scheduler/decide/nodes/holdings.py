@@ -21,13 +21,8 @@ from ledger.domain.request import extended
 from ledger.domain.request.requests import group_name
 from scheduler.decide.cpusets.pinned import CpuHolding
 from scheduler.decide.dialects.registry import counts_containers
+from scheduler.decide.nodes import adopted_cpus
 from scheduler.decide.nodes.accounts import DeviceId
-from scheduler.decide.nodes.adopted_cpus import (
-    exclusive_policy_of,
-    misplaced,
-    numa_parts_of,
-    over_taken,
-)
 from scheduler.decide.nodes.card_amounts import amounts_text, read_amounts, reserved_amounts
 from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
@@ -199,7 +194,7 @@ class Holdings:
         account = self._arrays.accounts[node]
         facts = self._arrays.nodes[account]
         cpus_before = self._pins.over_held(account)
-        taken_before = over_taken(facts, self._pins.parts(account))
+        taken_before = adopted_cpus.over_taken(facts, self._pins.parts(account))
         taken = self.take(pod, node)
         name, path = facts.name, taken.held.path
         conflicts = [
@@ -215,8 +210,8 @@ class Holdings:
         cpus = [str(cpu) for cpu in self._pins.over_held(account) if cpu not in cpus_before]
         if cpus:
             conflicts.append(f"{name}: CPUs {','.join(cpus)} held by {path} and others")
-        conflicts += misplaced(facts, pod)
-        over = over_taken(facts, self._pins.parts(account))
+        conflicts += adopted_cpus.misplaced(facts, pod)
+        over = adopted_cpus.over_taken(facts, self._pins.parts(account))
         conflicts += [text for numa, text in over.items() if numa not in taken_before]
         return conflicts
 
@@ -233,9 +228,9 @@ class Holdings:
             pod.memory_bytes,
             pod.shares,
             pod.cpuset,
-            exclusive_policy_of(pod, self._exclusive_policy),
+            adopted_cpus.exclusive_policy_of(pod, self._exclusive_policy),
             holds_alone(pod),
-            numa_parts_of(pod),
+            adopted_cpus.numa_parts_of(pod),
             _NO_AMOUNTS,
             counts_containers(pod.dialect),
             amounts_text(pod.annotations),

@@ -10,12 +10,8 @@ from typing import Final
 import msgspec
 
 from certs.ports import ApiError
+from ledger.domain import resources
 from ledger.domain.kube.pod_spec import SelfSubjectReviewObject
-from ledger.domain.resources import (
-    GPU_TEMPLATES_NAME,
-    GPU_TEMPLATES_NAMESPACE,
-    UNHEALTHY_GPU_NAMESPACE,
-)
 from scheduler.service.assembly import Assembly
 from scheduler.service.claims import CLAIMS
 from scheduler.service.outcomes import is_definite
@@ -29,9 +25,9 @@ PATHS: Final = {
     "nodes": "/api/v1/nodes",
     "pods": "/api/v1/pods",
     "namespaces": "/api/v1/namespaces",
-    "configmaps": f"/api/v1/namespaces/{UNHEALTHY_GPU_NAMESPACE}/configmaps",
+    "configmaps": f"/api/v1/namespaces/{resources.UNHEALTHY_GPU_NAMESPACE}/configmaps",
     "poddisruptionbudgets": "/apis/policy/v1/poddisruptionbudgets",
-    "templates": f"/api/v1/namespaces/{GPU_TEMPLATES_NAMESPACE}/configmaps",
+    "templates": f"/api/v1/namespaces/{resources.GPU_TEMPLATES_NAMESPACE}/configmaps",
     "resourceslices": SLICES,
     "resourceclaims": CLAIMS,
     "deviceclasses": CLASSES,
@@ -40,7 +36,7 @@ PATHS: Final = {
     "noderesourcetopologies": "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies",
 }
 """Where the collections are that are followed."""
-NAMES: Final = {"templates": GPU_TEMPLATES_NAME}
+NAMES: Final = {"templates": resources.GPU_TEMPLATES_NAME}
 """Of which of them one object alone is followed."""
 _CLUSTER: Final = "/api/v1/namespaces/kube-system"
 _GROUP: Final = "authentication.k8s.io/v1"

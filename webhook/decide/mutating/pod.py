@@ -7,17 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from ledger.domain import resources
+from ledger.domain.annotations import tenure
 from ledger.domain.annotations.qos import priority_class_of_qos, read_qos_class
-from ledger.domain.annotations.tenure import (
-    OriginalContainer,
-    OriginalRequest,
-    allocated_key,
-    as_namespace_says,
-    encode_admitted,
-    encode_original,
-    read_original,
-    visible_key,
-)
 from ledger.domain.annotations.wire import a_list, an_object, each
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import annotations_of, labels_of, spec_of, text_at, text_in
@@ -122,7 +113,7 @@ def mutated(
         if scheduler_of(pod) == settings.scheduler_name:
             replaced = "" if before in _UNNAMED or before == settings.scheduler_name else before
             pod = _ours(pod, spec, settings, facts, scheduler_name=replaced)
-    return parts.with_annotations(pod, encode_admitted())
+    return parts.with_annotations(pod, tenure.encode_admitted())
 
 
 def with_blind_ephemeral(pod: parts.Pod, old: parts.Pod, settings: AdmissionSettings) -> parts.Pod:
@@ -159,10 +150,10 @@ def _ours(
     scheduler_name: str,
 ) -> parts.Pod:
     """Everything that a Pod needs which our scheduler places; `spec` is what it asks for."""
-    replaced: dict[str, OriginalContainer] = {}
+    replaced: dict[str, tenure.OriginalContainer] = {}
     vocabulary = settings.vocabulary
     pod = _told_by_namespace(pod, facts)
-    spec = replace(spec, annotations=as_namespace_says(spec.annotations, facts.labels))
+    spec = replace(spec, annotations=tenure.as_namespace_says(spec.annotations, facts.labels))
     asked = _legal_request(spec)
     by_plugin = asked is not None and asked.by_plugin
     whole_cards = any(each.units(resources.NVIDIA_GPU) for each in spec.containers) and not (
@@ -222,7 +213,7 @@ def _tolerating(pod: parts.Pod) -> parts.Pod:
 def _told_by_namespace(pod: parts.Pod, facts: NamespaceFacts) -> parts.Pod:
     for key in (resources.TENURE_ISOLATION, resources.TENURE_WHOLE_CARDS):
         pod = parts.without_annotation(pod, key)
-    said = as_namespace_says({}, facts.labels)
+    said = tenure.as_namespace_says({}, facts.labels)
     return parts.with_annotations(pod, said) if said else pod
 
 
@@ -248,19 +239,19 @@ def _ephemeral(pod: parts.Pod) -> tuple[dict[str, object], ...]:
     return each(spec_of(pod).get("ephemeralContainers"), "spec.ephemeralContainers", an_object)
 
 
-def recorded(pod: parts.Pod) -> OriginalRequest:
+def recorded(pod: parts.Pod) -> tenure.OriginalRequest:
     """Return what earlier calls of ours have replaced; what can't be read was not ours."""
     try:
-        return read_original(annotations_of(pod))
+        return tenure.read_original(annotations_of(pod))
     except InputError:
-        return OriginalRequest()
+        return tenure.OriginalRequest()
 
 
 def with_original(
     pod: parts.Pod,
     vocabulary: Vocabulary,
     *,
-    replaced: Mapping[str, OriginalContainer],
+    replaced: Mapping[str, tenure.OriginalContainer],
     scheduler_name: str,
 ) -> parts.Pod:
     """
@@ -280,7 +271,9 @@ def with_original(
         and is_original_of(before.containers[name], container, vocabulary)
     }
     name = scheduler_name or before.scheduler_name
-    texts = encode_original(OriginalRequest(scheduler_name=name, containers={**kept, **replaced}))
+    texts = tenure.encode_original(
+        tenure.OriginalRequest(scheduler_name=name, containers={**kept, **replaced})
+    )
     return (
         parts.with_annotations(pod, texts)
         if texts
@@ -428,11 +421,14 @@ def with_environment(container: parts.Container, place: str, *, by_slots: bool) 
         return with_void(container)
     cuda: dict[str, object] = {
         "name": resources.ENV_CUDA_VISIBLE,
-        "valueFrom": field_ref(allocated_key(place)),
+        "valueFrom": field_ref(tenure.allocated_key(place)),
     }
     nvidia: dict[str, object] = {"name": resources.ENV_NVIDIA_VISIBLE, "value": VOID}
     if not by_slots:
-        nvidia = {"name": resources.ENV_NVIDIA_VISIBLE, "valueFrom": field_ref(visible_key(place))}
+        nvidia = {
+            "name": resources.ENV_NVIDIA_VISIBLE,
+            "valueFrom": field_ref(tenure.visible_key(place)),
+        }
     return _with_own(_with_own(container, nvidia), cuda)
 
 

@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from ledger.domain.annotations.guarded import (
-    ADMISSION_ANNOTATIONS,
-    is_allocation,
-    is_checkpoint,
-    is_pinned_cpus,
-)
+from ledger.domain import resources
+from ledger.domain.annotations import guarded
 from ledger.domain.annotations.wire import an_object, annotation_path, label_path
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.object_fields import annotations_of, labels_of
 from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, of_rule
-from ledger.domain.resources import (
-    ANNOTATION_RESERVE_POD,
-    DOMAIN_TENURE,
-    LABEL_TENURE_CPU_MANAGED,
-    SHARED_GPU_NAMES,
-)
 from webhook.decide.review import CREATE, AdmissionRequest, User
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.findings import Json, shown
@@ -50,10 +40,10 @@ def check_allocations(
     """
     if is_ours(request.user, settings):
         return
-    fresh = ADMISSION_ANNOTATIONS if request.operation == CREATE else frozenset[str]()
+    fresh = guarded.ADMISSION_ANNOTATIONS if request.operation == CREATE else frozenset[str]()
     yield from _changed(
         request,
-        lambda key: is_allocation(key) and key not in fresh,
+        lambda key: guarded.is_allocation(key) and key not in fresh,
         "says which devices and CPUs a pod holds",
     )
 
@@ -69,7 +59,7 @@ def check_checkpoints(
     """
     if is_ours(request.user, settings):
         return
-    yield from _changed(request, is_checkpoint, "says what kubelet handed out")
+    yield from _changed(request, guarded.is_checkpoint, "says what kubelet handed out")
     before, after = _status_allocations(request.old), _status_allocations(request.obj)
     if before != after:
         fact = "only Tenure's service accounts may change it: it says which pods hold the devices"
@@ -86,7 +76,7 @@ def check_pinned_cpus(
     Rule: cli.md, Running Pods: adoption believes them.
     """
     if not is_ours(request.user, settings):
-        yield from _changed(request, is_pinned_cpus, "says which CPUs kubelet pinned")
+        yield from _changed(request, guarded.is_pinned_cpus, "says which CPUs kubelet pinned")
 
 
 @of_rule(Rule.FORGED_NODE)
@@ -100,11 +90,13 @@ def check_node_marks(
     off, as where the agent is gone.
     """
     if not is_ours(request.user, settings):
-        new = labels_of(request.obj).get(LABEL_TENURE_CPU_MANAGED)
-        if new not in {None, labels_of(request.old).get(LABEL_TENURE_CPU_MANAGED)}:
+        new = labels_of(request.obj).get(resources.LABEL_TENURE_CPU_MANAGED)
+        if new not in {None, labels_of(request.old).get(resources.LABEL_TENURE_CPU_MANAGED)}:
             fact = "only Tenure's agent may set it: it says that CPUs are bound there"
-            yield forbidden(label_path(LABEL_TENURE_CPU_MANAGED), fact)
-        yield from _changed(request, lambda key: key.startswith(DOMAIN_TENURE), "is Tenure's own")
+            yield forbidden(label_path(resources.LABEL_TENURE_CPU_MANAGED), fact)
+        yield from _changed(
+            request, lambda key: key.startswith(resources.DOMAIN_TENURE), "is Tenure's own"
+        )
 
 
 @of_rule(Rule.RESERVE_POD)
@@ -119,7 +111,7 @@ def check_reserve_pod(
     if not is_ours(request.user, settings):
         yield from _changed(
             request,
-            lambda key: key == ANNOTATION_RESERVE_POD,
+            lambda key: key == resources.ANNOTATION_RESERVE_POD,
             "marks a reservation, which is no pod of a user",
         )
 
@@ -147,7 +139,7 @@ def asked_of_us(spec: PodSpec, *, managed: bool, cpuset: bool) -> str:
     devices = spec.vocabulary.device_names
     for container in spec.containers:
         for name, quantity in container.requests.items():
-            if quantity and name in devices and (managed or name not in SHARED_GPU_NAMES):
+            if quantity and name in devices and (managed or name not in resources.SHARED_GPU_NAMES):
                 return container.written.get(name, name)
     return "CPUs of its own" if managed and cpuset else ""
 

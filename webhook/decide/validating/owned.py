@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ledger.domain import resources
 from ledger.domain.annotations.wire import TRUE, a_list
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.object_fields import spec_of
@@ -11,12 +12,6 @@ from ledger.domain.kube.pod_spec import PodSpec
 from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, of_rule
-from ledger.domain.resources import (
-    DOMAIN_TENURE,
-    LABEL_TENURE_MANAGED,
-    LABEL_TENURE_OWNED,
-    TAINT_TENURE_OWNED,
-)
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.findings import Json, scheduler_of, shown
 
@@ -37,7 +32,7 @@ def check_owned(pod: Json, spec: PodSpec, settings: AdmissionSettings) -> Iterat
     offered = spec.vocabulary.advertised_names()
     for number, toleration in enumerate(spec.placement.tolerations):
         field = f"spec.tolerations[{number}]"
-        if toleration.key == TAINT_TENURE_OWNED and devices:
+        if toleration.key == resources.TAINT_TENURE_OWNED and devices:
             fact = (
                 f"a pod that asks for {devices[0]} gets onto nodes of that taint by the scheduler"
             )
@@ -47,7 +42,7 @@ def check_owned(pod: Json, spec: PodSpec, settings: AdmissionSettings) -> Iterat
                 fact = (
                     f"a pod that asks for {name} and tolerates everything gets onto nodes of ours"
                 )
-                way = f"keep it off them: node affinity {LABEL_TENURE_OWNED} DoesNotExist"
+                way = f"keep it off them: node affinity {resources.LABEL_TENURE_OWNED} DoesNotExist"
                 yield forbidden(field, f"{fact}; {way}, or name the taints that it tolerates")
 
 
@@ -66,7 +61,7 @@ def check_opted_in(
     asked = asked or "".join(_claims(pod))
     if asked and not opted_in and scheduler_of(pod) == settings.scheduler_name:
         fact = f"a pod that asks for {asked} names the scheduler {shown(settings.scheduler_name)}"
-        way = f"label the namespace {LABEL_TENURE_MANAGED}=true"
+        way = f"label the namespace {resources.LABEL_TENURE_MANAGED}=true"
         yield forbidden("spec.schedulerName", f"{fact} in managed namespaces alone: {way}")
 
 
@@ -77,7 +72,7 @@ def tolerates_everything(toleration: Toleration) -> bool:
 
 def is_kept_off_owned(rules: PlacementRules) -> bool:
     """Tell whether node selector or required affinity take no node with the label of ours."""
-    if dict(rules.node_selector).get(LABEL_TENURE_OWNED, TRUE) != TRUE:
+    if dict(rules.node_selector).get(resources.LABEL_TENURE_OWNED, TRUE) != TRUE:
         return True
     return rules.affinity_terms is not None and all(
         any(map(_excludes, term)) for term in rules.affinity_terms
@@ -85,7 +80,7 @@ def is_kept_off_owned(rules: PlacementRules) -> bool:
 
 
 def _excludes(expression: MatchExpression) -> bool:
-    if expression.is_field or expression.key != LABEL_TENURE_OWNED:
+    if expression.is_field or expression.key != resources.LABEL_TENURE_OWNED:
         return False
     match expression.operator:
         case "DoesNotExist":
@@ -100,7 +95,7 @@ def _excludes(expression: MatchExpression) -> bool:
 
 def _our_names(asked: Mapping[str, str], settings: AdmissionSettings) -> Iterator[FieldError]:
     for name, field in asked.items():
-        if name.startswith(DOMAIN_TENURE):
+        if name.startswith(resources.DOMAIN_TENURE):
             fact = (
                 f"{name} is given to pods of the scheduler {shown(settings.scheduler_name)} alone"
             )

@@ -28,13 +28,8 @@ from ledger.domain.resources import (
 )
 from webhook.decide.dialects.registry import ADMISSIONS, admission_of
 from webhook.decide.facts import NamespaceFacts
+from webhook.decide.mutating import takeover
 from webhook.decide.mutating.claims import is_as_claimed, unclaimed
-from webhook.decide.mutating.takeover import (
-    asks_for_ours,
-    given_by,
-    is_given_claims,
-    is_placed_by_us,
-)
 from webhook.decide.review import CREATE, AdmissionRequest, expect_few
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating import forgery, near_misses, owned, quota, visible
@@ -118,10 +113,10 @@ def errors_of(
     another scheduler's business where it places the Pod, or the Pod asks for nothing of ours.
     """
     spec = examined.spec
-    asks = spec is None or asks_for_ours(spec)
+    asks = spec is None or takeover.asks_for_ours(spec)
     if scheduler_of(pod) == settings.scheduler_name:
         return examined.errors
-    if asks and is_placed_by_us(pod, settings, facts.labels):
+    if asks and takeover.is_placed_by_us(pod, settings, facts.labels):
         return examined.errors
     return tuple(error for error in examined.errors if error.rule not in _OF_PLACING)
 
@@ -141,14 +136,14 @@ def _managed_errors(
     yield from forgery.check_reserve_pod(request, settings)
     if examined.spec is None:
         return
-    if asks_for_ours(examined.spec):
+    if takeover.asks_for_ours(examined.spec):
         expect_few(pod)
     if examined.asks_devices:
         yield from visible.check_visible(pod)
-    if is_claimed(pod) or is_given_claims(pod, settings, facts.labels):
+    if is_claimed(pod) or takeover.is_given_claims(pod, settings, facts.labels):
         yield from _claimed_errors(request, settings, facts, examined)
         return
-    ours = is_placed_by_us(pod, settings, facts.labels)
+    ours = takeover.is_placed_by_us(pod, settings, facts.labels)
     asked = examined.request
     if ours and asked is not None and asked.dialect is not None:
         check = admission_of(asked.dialect).violations
@@ -171,7 +166,7 @@ def _claimed_errors(
 ) -> Iterator[FieldError]:
     """Yield what speaks against a Pod whose request is a claim, or can't be made one."""
     pod = request.obj or {}
-    if examined.spec is None or not asks_for_ours(examined.spec):
+    if examined.spec is None or not takeover.asks_for_ours(examined.spec):
         if not is_claimed(pod):
             return
     elif not examined.errors:
@@ -226,7 +221,7 @@ def _said(
         yield say(Advice.CPUS_NOT_BOUND, f"CPUsNotBound: a node gives CPUs of its own where {what}")
     shares = not asked and read_qos_class(labels_of(pod)) is QosClass.LS
     elsewhere = scheduler_of(pod) != settings.scheduler_name
-    if shares and elsewhere and is_placed_by_us(pod, settings, facts.labels):
+    if shares and elsewhere and takeover.is_placed_by_us(pod, settings, facts.labels):
         text = f"QoS LS alone gets no pools: label the namespace {LABEL_TENURE_CPUS}=true"
         yield say(Advice.NO_SHARED_POOLS, text)
     if not examined.asks_devices:
@@ -241,7 +236,7 @@ def _said(
 
 def _left_over(pod: Json, asked: str, settings: AdmissionSettings) -> Iterator[Said]:
     """Say that a new Pod is nobody's: what another system wrote came along, its name did not."""
-    given = given_by(pod, settings)
+    given = takeover.given_by(pod, settings)
     if asked and given:
         fact = "another system's scheduler writes it, so the pod is left to that one, which"
         way = f"take it out, or name that scheduler or {settings.scheduler_name}"

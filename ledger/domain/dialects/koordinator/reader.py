@@ -12,17 +12,10 @@ from ledger.domain.dialects.protocol import Adverts, CardLeft, DialectReader, Gp
 from ledger.domain.dialects.words import DialectWords
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.pod_spec import INIT, ContainerSpec, PodSpec, pod_total
+from ledger.domain.request import rules
 from ledger.domain.request.asked import NOTHING, TypeRequest, asking, first_fields
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.request.rules import (
-    check_gpu_combination,
-    check_gpu_keys,
-    check_memory_split,
-    forbidden,
-    invalid,
-    of_rule,
-)
 from ledger.domain.resources import (
     CARD_AMOUNT_NAMES,
     GPU,
@@ -159,27 +152,31 @@ def _nonzero(amounts: Mapping[str, int]) -> dict[str, int]:
 
 def _check_container(container: ContainerSpec, amounts: Mapping[str, int]) -> Iterator[FieldError]:
     fields = {name: container.field(name) for name in amounts}
-    broken = tuple(check_gpu_keys(fields, amounts))
+    broken = tuple(rules.check_gpu_keys(fields, amounts))
     yield from broken
     asked = _nonzero(amounts)
     if broken or not asked:
         return
-    yield from check_gpu_combination(fields, asked, container.path)
+    yield from rules.check_gpu_combination(fields, asked, container.path)
     yield from _check_amounts(fields, asked)
     if GPU_SHARED in asked and GPU_MEMORY in asked:
-        yield from check_memory_split(fields[GPU_MEMORY], asked[GPU_MEMORY], asked[GPU_SHARED])
+        yield from rules.check_memory_split(
+            fields[GPU_MEMORY], asked[GPU_MEMORY], asked[GPU_SHARED]
+        )
 
 
-@of_rule(Rule.GPU_COMBINATION)
+@rules.of_rule(Rule.GPU_COMBINATION)
 def _check_amounts(fields: Mapping[str, str], asked: Mapping[str, int]) -> Iterator[FieldError]:
     """Refuse what would be lost when it is divided over cards (contract 12, Q13, as "ours")."""
     cards = cards_of(asked)
     for name in CARD_AMOUNT_NAMES:
         if name in asked and asked[name] % cards:
-            yield invalid(fields[name], asked[name], f"must be a multiple of the {cards} cards")
+            yield rules.invalid(
+                fields[name], asked[name], f"must be a multiple of the {cards} cards"
+            )
 
 
-@of_rule(Rule.SAME_SHARES)
+@rules.of_rule(Rule.SAME_SHARES)
 def _check_pod(asks: Asks, total: Mapping[str, int]) -> Iterator[FieldError]:
     """Check the aggregate, and that each container's own number survives it (contract 4.1)."""
     fields = first_fields(asks)
@@ -188,16 +185,16 @@ def _check_pod(asks: Asks, total: Mapping[str, int]) -> Iterator[FieldError]:
     for container, share in running[1:]:
         first, expected = running[0]
         if share != expected:
-            yield forbidden(
+            yield rules.forbidden(
                 f"{container.path}.resources.requests",
                 f"containers of a pod ask for different shared amounts: {share} of each card here, "
                 f"{expected} in container {first.name}",
             )
             return
-    broken = [*check_gpu_combination(fields, total, _PLACE)]
+    broken = [*rules.check_gpu_combination(fields, total, _PLACE)]
     if GPU_MEMORY in total and not broken:
         field = fields.get(GPU_MEMORY, _PLACE)
-        broken += check_memory_split(field, total[GPU_MEMORY], cards_of(total))
+        broken += rules.check_memory_split(field, total[GPU_MEMORY], cards_of(total))
     if not broken:
         broken += _check_amounts({name: fields.get(name, _PLACE) for name in total}, total)
     yield from broken
@@ -206,7 +203,7 @@ def _check_pod(asks: Asks, total: Mapping[str, int]) -> Iterator[FieldError]:
     pod_share = split(total)[1]
     for container, share in shares:
         if not share.fits_in(pod_share):
-            yield forbidden(
+            yield rules.forbidden(
                 f"{container.path}.resources.requests",
                 f"containers of a pod ask for different shared amounts: {share} of each card here, "
                 f"{pod_share} of each card in the pod's aggregate",

@@ -21,12 +21,7 @@ from scheduler.decide.cards.fit import UNIT_CARDS, asked_bytes, fits, why_unfit
 from scheduler.decide.cards.partition import partitions_for
 from scheduler.decide.cards.shares import held_by
 from scheduler.decide.cards.view import Choice, NodeView
-from scheduler.decide.dialects.mgpu.search import (
-    STEPS_MAX,
-    Assignment,
-    SearchResult,
-    best_assignment,
-)
+from scheduler.decide.dialects.mgpu import search
 from scheduler.decide.dialects.protocol import CardLimit, DialectChooser, Own
 from scheduler.decide.outcome import CardView, Placement, Unfit
 from scheduler.decide.refusal import reasons
@@ -80,7 +75,7 @@ def choose_mgpu(
         if lack is not None:
             return lack
     usable = [card for card in cards if not card.closed and not card.exclusive]
-    result = best_assignment(demands, usable, mgpu)
+    result = search.best_assignment(demands, usable, mgpu)
     if result.assignment is None:
         return _no_combination(demands, cards, mgpu, result)
     shares = _shares(request, demands, usable, result.assignment)
@@ -107,11 +102,11 @@ def _no_combination(
     demands: Sequence[DeviceDemand],
     cards: Sequence[CardView],
     settings: MGPUSettings,
-    result: SearchResult,
+    result: search.SearchResult,
 ) -> Unfit:
     """Say that the containers do not fit together; that no Pod's end helps if it can't."""
     empty = [card.emptied() for card in cards if not card.closed]
-    at_best = best_assignment(demands, empty, replace(settings, search_levels=0))
+    at_best = search.best_assignment(demands, empty, replace(settings, search_levels=0))
     never = at_best.assignment is None and not at_best.cut
     reason = SEARCH_CUT if result.cut else reasons.NO_COMBINATION
     return Unfit(
@@ -161,7 +156,7 @@ def _shares(
     request: PodRequest,
     demands: Sequence[DeviceDemand],
     cards: Sequence[CardView],
-    assignment: Assignment,
+    assignment: search.Assignment,
 ) -> tuple[DeviceShare, ...]:
     names = {need.index: need.name for need in request.containers}
     tenants: dict[int, list[ContainerShare]] = {}
@@ -280,7 +275,9 @@ def _cards(placement: Placement, gpus: tuple[DeviceShare, ...], *, by_id: bool) 
 
 def _search_cut(placement: Placement, settings: MGPUSettings) -> dict[str, str]:
     asking = sum(demand.device_type == GPU for demand in placement.request.devices)
-    return encode_search_cut(containers=asking, levels=settings.search_levels, steps=STEPS_MAX)
+    return encode_search_cut(
+        containers=asking, levels=settings.search_levels, steps=search.STEPS_MAX
+    )
 
 
 def _policies(request: PodRequest, node: NodeFacts) -> str:
