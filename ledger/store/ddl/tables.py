@@ -6,19 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
@@ -31,14 +19,14 @@ NAMES: Final = {
 }
 # A STRICT table of SQLite knows no BIGINT; its INTEGER has 64 bits.
 _TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
-    "number": BigInteger().with_variant(Integer(), "sqlite"),
-    "text": Text(),
-    "bytes": LargeBinary(),
+    "number": sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+    "text": sa.Text(),
+    "bytes": sa.LargeBinary(),
 }
 
 
 def describe_table(
-    metadata: MetaData,
+    metadata: sa.MetaData,
     name: str,
     columns: str,
     *parts: SchemaItem,
@@ -46,7 +34,7 @@ def describe_table(
     of: Mapping[str, str] = MappingProxyType({}),
     rowid: bool = True,
     partition_by: str | None = None,
-) -> Table:
+) -> sa.Table:
     """
     Describe a table whose columns take their own type only, on SQLite too.
 
@@ -57,9 +45,9 @@ def describe_table(
     """
     described: list[SchemaItem] = []
     for column, kind in (each.split() for each in columns.split(", ")):
-        refers = [ForeignKey(f"{of[column]}.{column}")] if column in of else []
+        refers = [sa.ForeignKey(f"{of[column]}.{column}")] if column in of else []
         described.append(
-            Column(
+            sa.Column(
                 column,
                 _TYPES[kind.removesuffix("?")],
                 *refers,
@@ -68,7 +56,7 @@ def describe_table(
                 autoincrement=False,
             )
         )
-    return Table(
+    return sa.Table(
         name,
         metadata,
         *described,
@@ -79,12 +67,12 @@ def describe_table(
     )
 
 
-def check(name: str, condition: str) -> CheckConstraint:
+def check(name: str, condition: str) -> sa.CheckConstraint:
     """Return a CHECK; the table's name comes in front of its own."""
-    return CheckConstraint(condition, name=name)
+    return sa.CheckConstraint(condition, name=name)
 
 
-def within(**bounds: tuple[int, int]) -> tuple[CheckConstraint, ...]:
+def within(**bounds: tuple[int, int]) -> tuple[sa.CheckConstraint, ...]:
     """Return a CHECK for each column: not below the first of its bounds, not above the second."""
     return tuple(
         check(f"{column}_bounds", f"{column} BETWEEN {low} AND {high}")
@@ -94,7 +82,7 @@ def within(**bounds: tuple[int, int]) -> tuple[CheckConstraint, ...]:
 
 def index(
     columns: str, *, name: str | None = None, unique: bool = False, where: str | None = None
-) -> Index:
+) -> sa.Index:
     """Return an index over columns, by spaces; with `where` over those rows alone."""
-    only = None if where is None else text(where)
-    return Index(name, *columns.split(), unique=unique, sqlite_where=only, postgresql_where=only)
+    only = None if where is None else sa.text(where)
+    return sa.Index(name, *columns.split(), unique=unique, sqlite_where=only, postgresql_where=only)

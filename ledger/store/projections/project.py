@@ -14,17 +14,7 @@ from ledger.domain.log import events
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED
 from ledger.domain.log.unnamed import unnamed_cards
 from ledger.domain.proofs.canonical import labels_json
-from ledger.store.projections.inventory import (
-    DeviceChange,
-    KnownDevice,
-    KnownMachine,
-    KnownMachines,
-    KnownNode,
-    KnownStand,
-    inventory,
-    new_device,
-    withdrawn,
-)
+from ledger.store.projections import inventory
 from ledger.store.projections.known import PlannedCardRow, PlannedCardRows, load_nodes, load_places
 from ledger.store.writing import statements
 from ledger.store.writing.outbox import Outbox
@@ -80,14 +70,14 @@ class Projection:
 
     def __init__(
         self,
-        nodes: dict[str, KnownNode],
+        nodes: dict[str, inventory.KnownNode],
         send: Callable[[], None],
         places: PlannedCardRows | None = None,
-        machines: KnownMachines | None = None,
+        machines: inventory.KnownMachines | None = None,
     ) -> None:
         self._send = send
         self._nodes = nodes
-        self._machines = machines or KnownMachines()
+        self._machines = machines or inventory.KnownMachines()
         self._next_node = 1 + max((node.number for node in nodes.values()), default=0)
         self._next_device = 1 + self._machines.last_device
         self._granted = {
@@ -234,7 +224,7 @@ class Projection:
             row = (at_us, position, place.position, place.device_no)
             self.rows[statements.CLOSE_PLACE].append(row)
 
-    def _unknown_node(self, position: int, event: events.Opening) -> KnownNode:
+    def _unknown_node(self, position: int, event: events.Opening) -> inventory.KnownNode:
         """Make room for an observed holder of a node that has no inventory yet."""
         if type(event) in events.GRANTS:
             raise CapacityError(
@@ -248,16 +238,18 @@ class Projection:
         self._stands(position, node, "", by_agent=False)
         return node
 
-    def _new_node(self, uid: str, machine: KnownMachine) -> KnownNode:
-        node = self._nodes[uid] = KnownNode(number=self._next_node, machine=machine)
+    def _new_node(self, uid: str, machine: inventory.KnownMachine) -> inventory.KnownNode:
+        node = self._nodes[uid] = inventory.KnownNode(number=self._next_node, machine=machine)
         self._next_node += 1
         return node
 
-    def _stands(self, position: int, node: KnownNode, boot_id: str, *, by_agent: bool) -> None:
+    def _stands(
+        self, position: int, node: inventory.KnownNode, boot_id: str, *, by_agent: bool
+    ) -> None:
         number, machine = node.number, node.machine
         before = machine.stands.get(number)
         by_agent = by_agent or (before is not None and before.by_agent)
-        stand = KnownStand(boot_id=boot_id, by_agent=by_agent, fact_position=position)
+        stand = inventory.KnownStand(boot_id=boot_id, by_agent=by_agent, fact_position=position)
         machine.stands[number] = stand
         told, key = (boot_id, int(by_agent), position), (number, machine.number)
         if before is None:
@@ -266,8 +258,8 @@ class Projection:
             self.rows[statements.UPDATE_STAND].append((*told, *key))
 
     def _machine(
-        self, position: int, node: KnownNode | None, told: tuple[str, str]
-    ) -> KnownMachine:
+        self, position: int, node: inventory.KnownNode | None, told: tuple[str, str]
+    ) -> inventory.KnownMachine:
         """Return the machine that a node tells, with its row if it is new or new by name."""
         numbers = len(self._machines.by_number)
         before = node.machine.identity if node is not None else told
@@ -281,7 +273,7 @@ class Projection:
         return machine
 
     def _open(
-        self, position: int, node: KnownNode, event: events.Opening, *, granted: bool
+        self, position: int, node: inventory.KnownNode, event: events.Opening, *, granted: bool
     ) -> None:
         """Remember what is open; a Pod is granted one reservation at a time."""
         key = (event.pod_uid, event.attempt)
@@ -297,8 +289,8 @@ class Projection:
             self._granted[event.pod_uid] = position
 
     def _device(
-        self, position: int, node: KnownNode, share: DeviceShare, event: events.Opening
-    ) -> KnownDevice:
+        self, position: int, node: inventory.KnownNode, share: DeviceShare, event: events.Opening
+    ) -> inventory.KnownDevice:
         device = node.device(share.device_type, share.minor, share.device_id)
         if device is not None:
             if type(event) in events.GRANTS and device.minor != share.minor:
@@ -314,13 +306,15 @@ class Projection:
                 f" card={event.node_name}/{share.device_type}/{share.minor},"
                 f" device_id={share.device_id!r}"
             )
-        device = new_device(self._next_device, node, share)
+        device = inventory.new_device(self._next_device, node, share)
         self._next_device += 1
         node.machine.devices.append(device)
         self.rows[statements.DEVICE].append(device_row(device, position))
         return device
 
-    def _cpus(self, position: int, at_us: int, node: KnownNode, event: events.Opening) -> None:
+    def _cpus(
+        self, position: int, at_us: int, node: inventory.KnownNode, event: events.Opening
+    ) -> None:
         kind = GRANTED if type(event) in events.GRANTS else OBSERVED
         machine = node.machine
         for cpu in event.cpuset:
@@ -385,11 +379,11 @@ class Projection:
             facts = _node_facts(position, node, event)
             self.rows[statements.UPDATE_NODE].append((*facts, node.number))
         self._stands(position, node, event.boot_id, by_agent=event.by_agent)
-        for change in inventory(node, event.devices, self._next_device):
+        for change in inventory.inventory(node, event.devices, self._next_device):
             self._changed(position, at_us, change)
         self._inventoried_cpus(position, node, event)
 
-    def _changed(self, position: int, at_us: int, change: DeviceChange) -> None:
+    def _changed(self, position: int, at_us: int, change: inventory.DeviceChange) -> None:
         device = change.device
         if change.new:
             self._next_device += 1
@@ -413,7 +407,7 @@ class Projection:
             if key not in node.lost_open:
                 node.lost_open[key] = (position, boot_id)
                 self.rows[statements.LOSE].append((LOST, position, at_us, boot_id, opened))
-        for change in withdrawn(node, set(), LOST):
+        for change in inventory.withdrawn(node, set(), LOST):
             self._changed(position, at_us, change)
 
     def _cleared(self, position: int, at_us: int, event: events.NodeCleared) -> None:
@@ -430,7 +424,7 @@ class Projection:
             self.rows[statements.CLOSE].append(("released", at_us, position, reason, opened))
         node.lost_open.clear()
 
-    def _check_evidence(self, node: KnownNode, event: events.NodeCleared) -> None:
+    def _check_evidence(self, node: inventory.KnownNode, event: events.NodeCleared) -> None:
         """Refuse a clearing that what was inventoried of the machine does not bear out."""
         if event.evidence == events.ACT:
             return
@@ -447,7 +441,9 @@ class Projection:
             f" witness_uid={event.witness_uid!r}"
         )
 
-    def _told_since(self, node: KnownNode, witness_uid: str) -> KnownStand | None:
+    def _told_since(
+        self, node: inventory.KnownNode, witness_uid: str
+    ) -> inventory.KnownStand | None:
         witness = self._nodes.get(witness_uid)
         if witness is None or witness.lost_position is not None:
             return None
@@ -459,7 +455,7 @@ class Projection:
         return stand if since else None
 
     def _inventoried_cpus(
-        self, position: int, node: KnownNode, event: events.NodeInventoried
+        self, position: int, node: inventory.KnownNode, event: events.NodeInventoried
     ) -> None:
         reported, machine = event.cpu_ref_count_max, node.machine
         known = self.rows[statements.UPDATE_CPU]
@@ -490,7 +486,7 @@ class Projection:
         row = (position, device.number, at_us, int(event.healthy), event.reason)
         self.rows[statements.HEALTH].append(row)
 
-    def _update_device(self, position: int, device: KnownDevice) -> None:
+    def _update_device(self, position: int, device: inventory.KnownDevice) -> None:
         core = device.core_percent if device.present else 0
         memory = device.memory_bytes if device.present else 0
         amounts = (core, memory, core, core, memory, memory)
@@ -498,7 +494,7 @@ class Projection:
         self.rows[statements.UPDATE_DEVICE].append(row)
 
 
-def _node_facts(position: int, node: KnownNode, event: events.NodeInventoried) -> Row:
+def _node_facts(position: int, node: inventory.KnownNode, event: events.NodeInventoried) -> Row:
     """Remember what an inventory says of the node itself, and return it as columns of its row."""
     node.lost_position = None
     return (
@@ -572,14 +568,14 @@ def _check_cpus(event: events.NodeInventoried) -> None:
         seen.add(cpu.id)
 
 
-def device_row(device: KnownDevice, position: int) -> Row:
+def device_row(device: inventory.KnownDevice, position: int) -> Row:
     """Return the row of `ledger_devices` for a device that nobody holds yet."""
     key = (device.number, device.machine, device.node, device.device_type)
     amounts, nothing = (device.core_percent, device.memory_bytes), (0, 0, 0, 0, 0, 0, 0)
     return (*key, *_listed_as(device), *amounts, *amounts, *nothing, position)
 
 
-def _listed_as(device: KnownDevice) -> Row:
+def _listed_as(device: inventory.KnownDevice) -> Row:
     """Return what an inventory says of a device but its amounts, as columns of its row."""
     flags = (int(device.present), int(device.healthy))
     return (device.minor, device.device_id, int(device.unique_id), device.model, *flags)

@@ -6,22 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Executable,
-    FromClause,
-    Row,
-    Select,
-    TableClause,
-    and_,
-    column,
-    literal,
-    or_,
-    select,
-    table,
-    true,
-)
+import sqlalchemy as sa
 
 from ledger.domain.errors import InputError
 from ledger.store.failures import advised
@@ -30,8 +15,8 @@ ROWS_MAX: Final = "tenure_rows_max"
 """The option of a connection that says how many; without it there is no bound."""
 
 
-def _view(name: str, columns: str) -> TableClause:
-    return table(name, *(column(each) for each in columns.split()))
+def _view(name: str, columns: str) -> sa.TableClause:
+    return sa.table(name, *(sa.column(each) for each in columns.split()))
 
 
 HOLDINGS: Final = _view(
@@ -105,47 +90,49 @@ class When:
     ever: bool = False
     since_us: int | None = None
 
-    def condition(self, view: FromClause) -> ColumnElement[bool]:
+    def condition(self, view: sa.FromClause) -> sa.ColumnElement[bool]:
         """Return the condition over the intervals of a view."""
         if self.ever:
-            return literal(1) == 1
+            return sa.literal(1) == 1
         ended = view.c.closed_at_us
         if self.at_us is None:
             return ended.is_(None)
         since_us = self.at_us if self.since_us is None else self.since_us
-        return (view.c.opened_at_us <= self.at_us) & or_(ended.is_(None), ended > since_us)
+        return (view.c.opened_at_us <= self.at_us) & sa.or_(ended.is_(None), ended > since_us)
 
 
 NOW: Final = When()
 
 
-def in_window(view: FromClause, since_us: int, until_us: int) -> ColumnElement[bool]:
+def in_window(view: sa.FromClause, since_us: int, until_us: int) -> sa.ColumnElement[bool]:
     """Return the condition that an interval touches a window."""
     closed = view.c.counted_until_us
-    return (view.c.opened_at_us < until_us) & or_(closed.is_(None), closed > since_us)
+    return (view.c.opened_at_us < until_us) & sa.or_(closed.is_(None), closed > since_us)
 
 
-def names_beside(node: str) -> Select[Any]:
+def names_beside(node: str) -> sa.Select[Any]:
     """Return the names of all Nodes on the machines that the Nodes of a name stand on."""
-    machines = select(NODES.c.machine_no).where(NODES.c.node_name == node)
-    return select(NODES.c.node_name).where(NODES.c.machine_no.in_(machines))
+    machines = sa.select(NODES.c.machine_no).where(NODES.c.node_name == node)
+    return sa.select(NODES.c.node_name).where(NODES.c.machine_no.in_(machines))
 
 
 def matching(
-    query: Select[Any], view: FromClause, given: Mapping[str, str | int | None]
-) -> Select[Any]:
+    query: sa.Select[Any], view: sa.FromClause, given: Mapping[str, str | int | None]
+) -> sa.Select[Any]:
     """Return the query over the rows whose columns have the values that are given."""
     return query.where(matching_all(view, given))
 
 
-def matching_all(view: FromClause, given: Mapping[str, str | int | None]) -> ColumnElement[bool]:
+def matching_all(
+    view: sa.FromClause, given: Mapping[str, str | int | None]
+) -> sa.ColumnElement[bool]:
     """Return the condition that the columns have the values that are given."""
-    return and_(
-        true(), *(view.c[name] == value for name, value in given.items() if value is not None)
+    return sa.and_(
+        sa.true(), *(view.c[name] == value for name, value in given.items() if value is not None)
     )
 
 
-def each_row(connection: Connection, query: Executable) -> Iterator[dict[str, Any]]:
+def each_row(connection: sa.Connection, query: sa.Executable) -> Iterator[dict[str, Any]]:
     """Yield the rows of a query by the names of their columns."""
     for row in rows_of(connection, query):
         yield dict(row._mapping)  # noqa: SLF001 - its name for what is public
@@ -156,14 +143,14 @@ def of_pod(pod: tuple[str, str] | None) -> dict[str, str | int | None]:
     return {} if pod is None else {"namespace": pod[0], "pod_name": pod[1]}
 
 
-def rows_of(connection: Connection, query: Executable) -> Iterator[Row[Any]]:
+def rows_of(connection: sa.Connection, query: sa.Executable) -> Iterator[sa.Row[Any]]:
     """
     Yield the rows of a query.
 
     Raises:
         InputError: there are more than the connection allows.
     """
-    assert isinstance(query, Select), query
+    assert isinstance(query, sa.Select), query
     most = connection.get_execution_options().get(ROWS_MAX)
     found = connection.execute(query if most is None else query.limit(most + 1))
     for number, row in enumerate(found, start=1):

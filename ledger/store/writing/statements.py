@@ -11,16 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Table,
-    bindparam,
-    case,
-    insert,
-    literal_column,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.sql.dml import Insert, Update
 from sqlalchemy.sql.elements import BindParameter
 
@@ -37,7 +28,7 @@ class Statement:
         self.parameters = parameters
         self._texts: dict[str, str] = {}
 
-    def text(self, connection: Connection) -> str:
+    def text(self, connection: sa.Connection) -> str:
         """Return the SQL in the words of the connection's driver."""
         driver = connection.dialect.driver
         if driver not in self._texts:
@@ -48,7 +39,7 @@ class Statement:
             self._texts[driver] = str(compiled)
         return self._texts[driver]
 
-    def run(self, connection: Connection, rows: list[Row]) -> int:
+    def run(self, connection: sa.Connection, rows: list[Row]) -> int:
         """Execute for every row in order; return how many rows of the table were touched."""
         if len(rows) == 1:
             return connection.exec_driver_sql(self.text(connection), rows[0]).rowcount
@@ -57,13 +48,13 @@ class Statement:
         return connection.exec_driver_sql(self.text(connection), rows).rowcount
 
 
-def _insert(table: Table, *, without: tuple[str, ...] = ()) -> Statement:
+def _insert(table: sa.Table, *, without: tuple[str, ...] = ()) -> Statement:
     names = [column.name for column in table.columns if column.name not in without]
-    return Statement(insert(table), *names)
+    return Statement(sa.insert(table), *names)
 
 
 def _update(
-    table: Table,
+    table: sa.Table,
     *columns: str,
     where: tuple[str, ...],
     not_below: Mapping[str, str] = MappingProxyType({}),
@@ -74,17 +65,17 @@ def _update(
     One that is never below another column of the row takes its value twice.
     """
     parameters: list[str] = []
-    values: dict[str, ColumnElement[Any]] = {}
+    values: dict[str, sa.ColumnElement[Any]] = {}
     for name in columns:
-        given: list[BindParameter[Any]] = [bindparam(f"to_{name}")]
+        given: list[BindParameter[Any]] = [sa.bindparam(f"to_{name}")]
         values[name] = given[0]
         if name in not_below:
             least = table.c[not_below[name]]
-            given.append(bindparam(f"else_{name}"))
-            values[name] = case((least > given[0], least), else_=given[1])
+            given.append(sa.bindparam(f"else_{name}"))
+            values[name] = sa.case((least > given[0], least), else_=given[1])
         parameters += [each.key for each in given]
-    found = (table.c[name] == bindparam(f"of_{name}") for name in where)
-    construct = update(table).where(*found).values(values)
+    found = (table.c[name] == sa.bindparam(f"of_{name}") for name in where)
+    construct = sa.update(table).where(*found).values(values)
     return Statement(construct, *parameters, *(f"of_{name}" for name in where))
 
 
@@ -93,13 +84,17 @@ _LATER: Final = ("lost_position", "counted_until_us", "lost_boot_id", *_CLOSING,
 _head: Final = schema.ledger_head.c
 
 MOVE_HEAD: Final = Statement(
-    update(schema.ledger_head)
+    sa.update(schema.ledger_head)
     .where(
-        _head.id == literal_column("1"),
-        _head.epoch == bindparam("e"),
-        _head.position == bindparam("p"),
+        _head.id == sa.literal_column("1"),
+        _head.epoch == sa.bindparam("e"),
+        _head.position == sa.bindparam("p"),
     )
-    .values(position=bindparam("position"), at_us=bindparam("at_us"), chain_hash=bindparam("hash")),
+    .values(
+        position=sa.bindparam("position"),
+        at_us=sa.bindparam("at_us"),
+        chain_hash=sa.bindparam("hash"),
+    ),
     *("position", "at_us", "hash", "e", "p"),
 )
 """The compare-and-set: touches no row once another writer has moved the head or the epoch."""

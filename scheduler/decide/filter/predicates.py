@@ -17,17 +17,8 @@ from ledger.domain.request.isolation import whatever_isolates
 from ledger.domain.request.requests import PlacementRules, Toleration
 from ledger.domain.resources import CLAIMED_BY_CLASS, LABEL_TENURE_CPU_MANAGED, NVIDIA_GPU, TYPE_GPU
 from scheduler.decide.dialects.registry import OWN_FIELDS, chooser_of, node_own_of
+from scheduler.decide.nodes import labels
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
-from scheduler.decide.nodes.labels import (
-    Kinds,
-    LabelIndex,
-    allows,
-    first_untolerated,
-    has_other_scheduler,
-    is_kept_off,
-    is_owned,
-    matches_rules,
-)
 from scheduler.decide.nodes.node_arrays import ABSENT, NodeArrays
 from scheduler.decide.refusal import reasons
 from scheduler.decide.refusal.reasons import Reason
@@ -83,9 +74,9 @@ class Predicates:
         self._arrays = arrays
         self._grants = grants
         self._settings = settings
-        self._labels = LabelIndex(arrays.nodes)
-        self._fences = Kinds(arrays.nodes, lambda node: (node.unschedulable, node.taints))
-        self._traits = Kinds(arrays.nodes, _traits)
+        self._labels = labels.LabelIndex(arrays.nodes)
+        self._fences = labels.Kinds(arrays.nodes, lambda node: (node.unschedulable, node.taints))
+        self._traits = labels.Kinds(arrays.nodes, _traits)
         self._verdicts: dict[StaticNeed, StaticVerdict] = {}
         self._withheld: dict[int, Reason] = {}
         for node in range(len(arrays)):
@@ -141,7 +132,7 @@ class Predicates:
         before = _spread(found, fences.of)
         for node, reason in self._withheld.items():
             before[node] = code(reason)
-        allowed = matches_rules(self._labels, need.placement, len(self._arrays))
+        allowed = labels.matches_rules(self._labels, need.placement, len(self._arrays))
         if not self._grants and chooser_of(need.dialect).limits is not None:
             for row in np.flatnonzero(~allowed).tolist():
                 allowed[row] = self._allows(need, self._arrays.nodes[row])
@@ -150,7 +141,7 @@ class Predicates:
         for loose, reason in _loosened(need.placement):
             if not fails.any():
                 break
-            freed = fails & matches_rules(self._labels, loose, len(self._arrays))
+            freed = fails & labels.matches_rules(self._labels, loose, len(self._arrays))
             has_gpus = self._arrays.gpus.count > 0
             before[freed & has_gpus] = code(reason)
             before[freed & ~has_gpus] = code(reasons.insufficient_devices(TYPE_GPU))
@@ -208,29 +199,34 @@ class Predicates:
         if fence is not None or self._allows(need, node):
             return fence
         for loose, reason in _loosened(need.placement):
-            if allows(loose, node):
+            if labels.allows(loose, node):
                 has_gpus = self._arrays.gpus.count.item(row) > 0
                 return reason if has_gpus else reasons.insufficient_devices(TYPE_GPU)
         return reasons.AFFINITY
 
     def _allows(self, need: StaticNeed, node: NodeFacts) -> bool:
         """Tell whether a node is one that the Pod asks for, its isolation included."""
-        if allows(need.placement, node):
+        if labels.allows(need.placement, node):
             return True
         unlimited, limits = whatever_isolates(need.placement), chooser_of(need.dialect).limits
-        if self._grants or unlimited is None or limits is None or not has_other_scheduler(node):
+        if (
+            self._grants
+            or unlimited is None
+            or limits is None
+            or not labels.has_other_scheduler(node)
+        ):
             return False
         is_shut = not any(device.healthy for device in node.devices)
-        return (is_shut or any(map(limits, node.devices))) and allows(unlimited, node)
+        return (is_shut or any(map(limits, node.devices))) and labels.allows(unlimited, node)
 
     def _misfit(self, need: StaticNeed, node: NodeFacts) -> Reason | None:
         for name in need.resources:
             if name in node.by_claims or name.startswith(CLAIMED_BY_CLASS):
                 return reasons.BY_CLAIMS
         granted = bool(need.device_types) or need.pinned
-        if granted and self._settings.owned_nodes_only and not is_owned(node):
+        if granted and self._settings.owned_nodes_only and not labels.is_owned(node):
             return reasons.NODE_NOT_OWNED
-        if self._grants and TYPE_GPU in need.device_types and has_other_scheduler(node):
+        if self._grants and TYPE_GPU in need.device_types and labels.has_other_scheduler(node):
             return reasons.NODE_OF_OTHER_SCHEDULER
         for device_type, models in zip(need.device_types, need.model_names, strict=True):
             found = {model for kind, model in _models(node) if kind == device_type}
@@ -276,7 +272,7 @@ def _traits(node: NodeFacts) -> tuple[object, ...]:
         node.partitions is None,
         kind_of_cards(node.labels),
         bool(node.cpu_topology),
-        is_owned(node),
+        labels.is_owned(node),
         node.other_scheduler,
         node.labels.get(LABEL_TENURE_CPU_MANAGED),
         node.by_claims,
@@ -303,9 +299,9 @@ def _loosened(rules: PlacementRules) -> Iterator[tuple[PlacementRules, Reason]]:
 
 def _fence(node: NodeFacts, tolerations: Sequence[Toleration]) -> Reason | None:
     """Return what keeps the Pod off: the cordon, or the first taint it does not tolerate."""
-    if is_kept_off(node, tolerations):
+    if labels.is_kept_off(node, tolerations):
         return reasons.UNSCHEDULABLE
-    taint = first_untolerated(node.taints, tolerations)
+    taint = labels.first_untolerated(node.taints, tolerations)
     return None if taint is None else reasons.untolerated(taint)
 
 
