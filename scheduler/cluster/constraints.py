@@ -9,7 +9,7 @@ from ledger.domain.errors import FieldError
 from ledger.domain.kube.object_fields import found_in, items_in, section
 from ledger.domain.request.rules import forbidden
 from ledger.domain.resources import GATE_TENURE_GANG, SCHEDULER_NAME
-from scheduler.cluster.documents import is_ended
+from scheduler.cluster.documents import Document, is_ended
 from scheduler.cluster.kai import part_of
 
 _ANYWHERE: Final = frozenset(
@@ -18,6 +18,7 @@ _ANYWHERE: Final = frozenset(
 """Kinds of volumes that every node has; `name` is the volume's own."""
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _CONTAINERS: Final = ("initContainers", "containers")
+_LIMITS: Final = ("resources", "limits")
 _SPREAD: Final = "topologySpreadConstraints"
 _NAMED_MAX: Final = 5
 _ALIKE: Final = frozenset({"default-scheduler", "koord-scheduler", SCHEDULER_NAME})
@@ -38,6 +39,20 @@ def not_looked_at(body: Mapping[str, Any]) -> tuple[str, ...]:
     object that can't be read as the API describes it says nothing here; decoding refuses it.
     """
     return tuple(sorted(set(_found(section(body, "spec")))))
+
+
+def by_quotas(pod: Document, quotas: Sequence[Document]) -> Iterator[str]:
+    """
+    Yield the quotas of a Pod's namespace that its scheduler counts, and the API server does not.
+
+    Rule: docs/contracts/hami.md: of extended resources the API server counts requests alone.
+    """
+    containers = items_in(pod.body, "spec", "containers")
+    limits = {f"limits.{name}" for each in containers for name in section(each, *_LIMITS)}
+    for quota in quotas:
+        names = sorted(n for n in limits & section(quota.body, "spec", "hard").keys() if "/" in n)
+        if names and quota.namespace == pod.namespace:
+            yield f"ResourceQuota {quota.name} ({', '.join(names)})"
 
 
 def by_other_pods(body: Mapping[str, Any]) -> tuple[str, ...]:

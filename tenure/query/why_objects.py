@@ -18,9 +18,8 @@ from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import found_in, items_in, section, spec_of, text_in
 from ledger.domain.kube.pod_spec import why_in_part
 from ledger.domain.log.events import PodObserved, RefusalReason
-from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.requests import PodRequest, group_name
-from scheduler.cluster.constraints import NOT_DECIDED, gates_of, not_looked_at
+from scheduler.cluster.constraints import NOT_DECIDED, gates_of
 from scheduler.cluster.documents import Document, is_ended
 from scheduler.cluster.model import RefusedPod
 from scheduler.cluster.rebuilt import held_as_placed
@@ -253,7 +252,7 @@ def _stories(
         elif pod.uid in held:
             story = replace(story, held=held[pod.uid], message=unread.get(pod.title, ""))
         elif pod.uid in decided:
-            story = _waits(story, decided, run.nodes)
+            story = _waits(story, decided, run)
             if pod.uid in gangs:
                 for why in why_in_part(spec_of(pod.body)):
                     answer.note(f"{story.path}: {why}")
@@ -295,11 +294,11 @@ def _group(pod: PodRequest | RefusedPod) -> str:
     return group_name(pod) if isinstance(pod, PodRequest) else ""
 
 
-def _waits(story: _Story, decided: Mapping[str, Outcome], nodes: Sequence[NodeFacts]) -> _Story:
+def _waits(story: _Story, decided: Mapping[str, Outcome], run: Run) -> _Story:
     uid = story.document.uid
     story = replace(
         story,
-        unread=not_looked_at(story.document.body),
+        unread=tuple(dict(run.unread).get(story.path, ())),
         ahead=tuple(
             (each.placement.request.path, each.placement.node_name)
             for each in _others(decided, uid)
@@ -308,7 +307,7 @@ def _waits(story: _Story, decided: Mapping[str, Outcome], nodes: Sequence[NodeFa
     match decided[uid]:
         case Placed(placement=placement) as placed:
             held, shape = _holding(placed), shape_of(placement.request)
-            if all(card.device_type != GPU for card in nodes[placement.node].devices):
+            if all(card.device_type != GPU for card in run.nodes[placement.node].devices):
                 held = structs.replace(held, unknown_types=())  # parts, which are no cards
             return replace(story, state=FITS, held=held, shape=shape)
         case Unplaced(request=request, message=message, reasons=reasons) as refused:

@@ -13,6 +13,7 @@ from ledger.domain.request.requests import PodRequest
 from scheduler.cluster.claim_asks import ClaimWorld, claim_world
 from scheduler.cluster.constraints import (
     by_other_pods,
+    by_quotas,
     keeps_others_off,
     not_decided,
     not_looked_at,
@@ -99,10 +100,11 @@ def manifest_run(
         else pod
         for document, pod in zip(pending, asked, strict=True)
     ]
+    quotas = manifests.of_kind("ResourceQuota")
     unread = [
         (f"{document.namespace}/{document.name}", words)
         for document in pending
-        if (words := not_looked_at(document.body))
+        if (words := (*not_looked_at(document.body), *by_quotas(document, quotas)))
     ]
     repelling = sum(keeps_others_off(document.body) for document in manifests.of_kind("Pod"))
     if repelling:
