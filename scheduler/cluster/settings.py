@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ledger.domain.dialects.registry import READERS
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import section
 from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
 from ledger.domain.log.codec import decode_value, plain_value
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.resources import GPU_TEMPLATES_KEY, GPU_TEMPLATES_NAME, GPU_TEMPLATES_NAMESPACE
 from scheduler.cluster.documents import Document
@@ -47,9 +49,15 @@ def simulated(settings: SchedulingSettings) -> SchedulingSettings:
 
 
 def with_templates(
-    settings: SchedulingSettings, templates: tuple[SharedTemplate, ...] | None
+    settings: SchedulingSettings,
+    templates: tuple[SharedTemplate, ...] | None,
+    nodes: Sequence[NodeFacts] = (),
 ) -> SchedulingSettings:
-    """Return the settings with the templates of the cluster's ConfigMap, where there is one."""
+    """Return the settings with what the cluster's ConfigMap of templates and its Nodes tell."""
+    vocabulary = settings.vocabulary
+    for reader in READERS:
+        vocabulary = reader.fitted(vocabulary, nodes)
+    settings = replace(settings, vocabulary=vocabulary)
     if templates is None:
         return settings
     return replace(settings, devices=replace(settings.devices, shared_templates=templates))

@@ -99,7 +99,8 @@ class FileObjects:
 
 def read_objects(objects: Documents, settings: SchedulingSettings) -> FileObjects:
     """Return the nodes and Pods of files, as `tenure map` reads them."""
-    return objects_of(cluster_as_far_as_read(objects, settings), objects, settings)
+    cluster = cluster_as_far_as_read(objects, settings)
+    return objects_of(cluster, objects, with_templates(settings, None, cluster.nodes))
 
 
 def objects_of(
@@ -178,7 +179,7 @@ def snapshot_of_objects(
     return model.ClusterSnapshot(
         nodes=objects.nodes,
         holders=tuple(holders),
-        settings=with_templates(settings, objects.shared_templates),
+        settings=with_templates(settings, objects.shared_templates, objects.nodes),
         requests=objects.requests,
         by_count=True,
     )

@@ -238,7 +238,7 @@ def _stories(
     if waiting and not run.nodes:
         error = InputError("no Node in the input, so no Pod can be decided")
         raise with_next(error, f"{_PRINT} | tenure why NAMESPACE/POD -")
-    settings = with_templates(settings, run.shared_templates)
+    settings = with_templates(settings, run.shared_templates, run.nodes)
     decided = _decide(run, waiting, settings) if waiting else {}
     for warning in unlike_service([decided[uid] for uid in waiting], run.nodes):
         answer.warn(warning)

@@ -22,6 +22,7 @@ from scheduler.cluster.documents import Document
 from scheduler.cluster.mending import asked_as_far_as_read, cluster_as_far_as_read
 from scheduler.cluster.model import Cluster, Pod, asking
 from scheduler.cluster.objects import asked_by, cluster_of, node_reader, pending_of
+from scheduler.cluster.settings import with_templates
 from scheduler.cluster.snapshot import stored_as
 from scheduler.decide.settings import SchedulingSettings
 from tenure.manifests import Manifests, as_admitted, read_manifests
@@ -69,6 +70,7 @@ def manifest_run(
     read_cluster = cluster_as_far_as_read if as_far_as_read else cluster_of
     asks = asked_as_far_as_read if as_far_as_read else asked_by
     cluster = read_cluster(manifests, settings)
+    settings = with_templates(settings, None, cluster.nodes)
     pending = pending_of(manifests)
     offers = frozenset(name for node in cluster.nodes for name in node.extended)
     asked = [asks(document, settings.vocabulary) for document in pending]

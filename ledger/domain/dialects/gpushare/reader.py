@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -40,6 +40,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, CardLeft, DialectReader, GpuAsked, Uncounted
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import INIT, PodSpec, pod_total
+from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import divide_up
 from ledger.domain.resources import TYPE_GPU
 from ledger.domain.vocabulary import Vocabulary
@@ -47,6 +48,8 @@ from ledger.domain.vocabulary import Vocabulary
 GPUSHARE_V2: Final = "gpushare-v2"
 GPUSHARE_V1: Final = "gpushare-v1"
 _MIB: Final = "MiB"
+_GIB: Final = "GiB"
+_MIB_LEAST: Final = 500
 
 
 def from_gpushare(asker: Asker) -> Found | None:
@@ -109,7 +112,7 @@ def _gpushare_v1(asker: Asker, minor: int) -> Part:
     share = part_share(
         card,
         _asked(asker, GPUSHARE_CORE),
-        units * UNIT_BYTES[asker.spec.vocabulary.gpushare_unit],
+        units * UNIT_BYTES[unit_on(asker.node) or asker.spec.vocabulary.gpushare_unit],
         (),
     )
     return TYPE_GPU, structs.replace(share, instances=_gpushare_instances(asker))
@@ -126,7 +129,8 @@ def _gpushare_v2(asker: Asker, allocation: GpuShareAllocation) -> Iterator[Part]
     for item in allocation.shares:
         card = asker.card(TYPE_GPU, minor=item.card)
         named = tuple(containers[item.container : item.container + 1])
-        memory = item.units * UNIT_BYTES[asker.spec.vocabulary.gpushare_unit]
+        unit = unit_on(asker.node) or asker.spec.vocabulary.gpushare_unit
+        memory = item.units * UNIT_BYTES[unit]
         core = core_of.get((item.container, item.card))
         if core is None:
             cards = sum(other.container == item.container for other in allocation.shares)
@@ -202,11 +206,28 @@ def _demands(spec: PodSpec) -> GpuAsked:
     return GpuAsked(dialect=Dialect.GPUSHARE, asked=share.asked, own=own)
 
 
-def _adverts(units: Callable[[str], int], vocabulary: Vocabulary) -> Adverts | None:
+def _adverts(units: Callable[[str], int], _: Vocabulary) -> Adverts | None:
     count = units(GPUSHARE_COUNT)
     each = units(GPUSHARE_MEMORY) // max(1, count)
-    unit_bytes = UNIT_BYTES[vocabulary.gpushare_unit]
-    return Adverts(name=GPUSHARE_COUNT, count=count, memory_bytes=each * unit_bytes)
+    return Adverts(name=GPUSHARE_COUNT, count=count, memory_bytes=each * UNIT_BYTES[_unit_of(each)])
+
+
+def _unit_of(each: int) -> str:
+    """Return what units of a card's memory are: no card has so few MiB, and none so many GiB."""
+    return _GIB if each < _MIB_LEAST else _MIB
+
+
+def unit_on(node: NodeFacts) -> str:
+    """Return the unit of a node that its daemon's numbers tell, empty where there are none."""
+    offers = dict(node.systems.offers)
+    memory = 0 if node.dialects is None else offers.get(GPUSHARE_MEMORY, 0)
+    return _unit_of(memory // max(1, offers.get(GPUSHARE_COUNT, 0))) if memory else ""
+
+
+def _fitted(vocabulary: Vocabulary, nodes: Iterable[NodeFacts]) -> Vocabulary:
+    """Return the vocabulary with the unit that all nodes have which tell one."""
+    units = {unit for node in nodes if (unit := unit_on(node))}
+    return replace(vocabulary, gpushare_unit=units.pop()) if len(units) == 1 else vocabulary
 
 
 def _offers(card: CardLeft, vocabulary: Vocabulary) -> Mapping[str, int]:
@@ -232,6 +253,7 @@ READER: Final = DialectReader(
     with_containers=with_containers,
     unit_bytes=_unit_bytes,
     adverts=_adverts,
+    fitted=_fitted,
     offers=_offers,
     uncounted=(Uncounted(memory=GPUSHARE_MEMORY, cards=GPUSHARE_COUNT, least=1),),
 )

@@ -183,7 +183,7 @@ def test_the_fleet_of_a_ledger_is_its_present_cards_with_their_holders() -> None
 
     ((group,),) = (node.groups for node in picture.nodes)
     assert [card.level_percent for card in group.devices] == [100, 25]
-    assert [card.closed for card in group.devices] == [None, "Xid79"]
+    assert [card.closed for card in group.devices] == ["over-held", "Xid79"]
     assert [pod.path for pod in group.unplaced] == ["ml/x"]
     assert [double.holders for double in picture.double] == [("ml/x", "ml/x")]
 
