@@ -279,7 +279,8 @@ def _draw_closed(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
 def _draw_unknown(text: Text, nodes: Sequence[NodeNow], width: int) -> None:
     hit = [line for node in nodes if (line := unplaced_line(node))]
     hit += [
-        f"{one_line(node.name)}/{card.minor}: {one_line(card.closed)}"
+        f"{one_line(node.name)}/{card.id if card.minor is None else card.minor}"
+        f": {one_line(card.closed)}"
         for node in nodes
         for card in (card for group in node.groups for card in group.devices)
         if card.closed and any(holder.state for holder in card.holders)
