@@ -12,18 +12,7 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Final
 
-from ledger.domain.log.events import (
-    LedgerEvent,
-    NodeCleared,
-    NodeInventoried,
-    NodeLost,
-    PodAssigned,
-    PodBound,
-    PodObserved,
-    PodReleased,
-    PodReserved,
-    PodVoided,
-)
+from ledger.domain.log import events
 from ledger.domain.log.state import Holding, node_uid_of
 from scheduler.service.view import ClusterView
 
@@ -31,8 +20,15 @@ TAKEN_SECONDS: Final = 1.0
 """Who waited and has lost their place is answered so much later: two of a node would race."""
 CHANGES_MAX: Final = 256
 """Changes that are kept of each node; who lags further behind asks for all again."""
-_OfPod = PodReserved | PodObserved | PodBound | PodAssigned | PodReleased | PodVoided
-_UPHEAVALS: Final = (NodeLost, NodeCleared)
+_OfPod = (
+    events.PodReserved
+    | events.PodObserved
+    | events.PodBound
+    | events.PodAssigned
+    | events.PodReleased
+    | events.PodVoided
+)
+_UPHEAVALS: Final = (events.NodeLost, events.NodeCleared)
 """After these a node's holdings are others, or stand otherwise, all at once."""
 
 
@@ -124,9 +120,11 @@ class NodeLog:
         for waits in self._waits.get(node_uid, {}).values():
             waits.set()
 
-    def _take_event(self, position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _take_event(
+        self, position: int, event: events.LedgerEvent, _holding: Holding | None
+    ) -> None:
         uid = node_uid_of(event)
-        if uid is None or isinstance(event, NodeInventoried):
+        if uid is None or isinstance(event, events.NodeInventoried):
             return
         if isinstance(event, _OfPod):
             self._note(uid, position, event)
@@ -138,7 +136,7 @@ class NodeLog:
     def _note(self, uid: str, position: int, event: _OfPod) -> None:
         kept = self._changes.setdefault(uid, deque())
         what = intern(event.event_type.split(".")[1])  # of such as `pod.reserved.v1`
-        reason = event.reason if isinstance(event, PodReleased | PodVoided) else ""
+        reason = event.reason if isinstance(event, events.PodReleased | events.PodVoided) else ""
         kept.append((position, what, event.pod_uid, event.attempt, reason))
         if len(kept) > CHANGES_MAX:
             self._since[uid] = max(self._since.get(uid, 0), kept.popleft()[0])

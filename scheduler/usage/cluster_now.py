@@ -36,28 +36,10 @@ from ledger.domain.resources import (
 from ledger.domain.systems import NO_SYSTEMS, UNHEALTHY, Claimant, DeviceSystems
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node
+from scheduler.usage import picture
 from scheduler.usage.claims import dra_groups, dra_not_looked_at, is_of_register, register_groups
 from scheduler.usage.machines import GONE, once_per_machine
 from scheduler.usage.once import once, open_ended
-from scheduler.usage.picture import (
-    CLAIMED_TWICE,
-    LOST,
-    OVER_HELD,
-    UNUSED,
-    CardGroup,
-    Contradicted,
-    DeviceNow,
-    Double,
-    HolderNow,
-    Many,
-    Mode,
-    NodeNow,
-    Picture,
-    Units,
-    Unplaced,
-    exactly,
-    group_of,
-)
 from scheduler.usage.plugins import not_offered, plugged, plugin_groups
 
 _INVENTORY: Final = "inventory"
@@ -80,7 +62,7 @@ _NOT_DESCRIBED: Final = RecordedNode(version=RecordedNode.newest_version)
 class _Grant:
     """One Pod's part of one device, in the figures that tell whether the device has as much."""
 
-    holder: HolderNow
+    holder: picture.HolderNow
     core_percent: int
     memory_bytes: int
 
@@ -117,7 +99,7 @@ class _NodeParts:
     twice: Container[DeviceId] = ()
     held: dict[tuple[str, int], list[_Grant]] = field(default_factory=dict)
     pods: list[PodObserved] = field(default_factory=list)
-    lost_holders: list[HolderNow] = field(default_factory=list)
+    lost_holders: list[picture.HolderNow] = field(default_factory=list)
     unlisted: set[DeviceId] = field(default_factory=set)
     asked: Counter[str] = field(default_factory=Counter)
     is_cut: bool = False
@@ -157,7 +139,7 @@ class _NodeParts:
     @property
     def closed_because(self) -> tuple[str, ...]:
         """Return why no Pod that tolerates nothing gets there; empty where one may."""
-        words = dict.fromkeys([LOST] if self.lost else [])
+        words = dict.fromkeys([picture.LOST] if self.lost else [])
         if self.terms.unschedulable:
             words["cordoned"] = None
         for taint in self.terms.taints:
@@ -168,7 +150,7 @@ class _NodeParts:
         return tuple(words)
 
     def add_holder(
-        self, holder: HolderNow, share: DeviceShare | HolderRow, key: tuple[str, int] | None
+        self, holder: picture.HolderNow, share: DeviceShare | HolderRow, key: tuple[str, int] | None
     ) -> None:
         """Add who holds a share of the device with this key; None = of one that is not listed."""
         if key is None:
@@ -188,7 +170,7 @@ def cluster_now_of_objects(
     *,
     unreadable: Iterable[tuple[str, str]] = (),
     vocabulary: Vocabulary = DEFAULT_VOCABULARY,
-) -> Picture:
+) -> picture.Picture:
     """
     Return the cards of a cluster with what its running Pods hold, nodes in input order.
 
@@ -230,7 +212,8 @@ def cluster_now_of_objects(
             holder = _holder(event, share, users, lost=event.node_uid in lost)
             part.add_holder(holder, share, device.key if device else None)
     left_out = (
-        Contradicted(object=about, text=f"can't be read: {text}") for about, text in unreadable
+        picture.Contradicted(object=about, text=f"can't be read: {text}")
+        for about, text in unreadable
     )
     return _picture(parts, account_of, observed, vocabulary, left_out)
 
@@ -248,7 +231,7 @@ def cluster_now_of_ledger(
     taken: Mapping[str, int] | None = None,
     users: Mapping[str, tuple[str, ...]] | None = None,
     at_us: int | None = None,
-) -> Picture:
+) -> picture.Picture:
     """
     Return the cards of a ledger at the moment that `holders` and `pods` were asked for.
 
@@ -361,7 +344,7 @@ def closed_at(changes: Iterable[HealthRow], at_us: int | None) -> dict[int, str]
     return closed
 
 
-def unplaced_of(event: PodObserved, device_type: str = TYPE_GPU) -> Unplaced | None:
+def unplaced_of(event: PodObserved, device_type: str = TYPE_GPU) -> picture.Unplaced | None:
     """Return what a Pod holds of a type on devices that nobody can name; None for nothing."""
     if device_type not in event.unknown_types:
         return None
@@ -375,7 +358,7 @@ def unplaced_of(event: PodObserved, device_type: str = TYPE_GPU) -> Unplaced | N
     elif device_type == TYPE_GPU and asked and not counted:
         unit = min(asked)
         amount = asked[unit]
-    return Unplaced(
+    return picture.Unplaced(
         namespace=event.namespace,
         name=event.pod_name,
         uid=event.pod_uid,
@@ -399,7 +382,7 @@ def _there(node: NodeFacts) -> tuple[DeviceRecord, ...]:
 def _closed_of(node: NodeFacts) -> dict[tuple[str, int], str]:
     """Return why devices that a node lists take no grants, as the views of a ledger say it."""
     if node.lost:
-        return {device.key: LOST for device in node.devices}
+        return {device.key: picture.LOST for device in node.devices}
     return {device.key: UNHEALTHY for device in node.devices if not device.healthy}
 
 
@@ -426,8 +409,8 @@ def _holder(
     users: Mapping[str, tuple[str, ...]],
     *,
     lost: bool,
-) -> HolderNow:
-    return HolderNow(
+) -> picture.HolderNow:
+    return picture.HolderNow(
         namespace=pod.namespace,
         name=pod.pod_name,
         uid=pod.pod_uid,
@@ -437,7 +420,7 @@ def _holder(
         level_percent=level_percent(share.core_percent, share.memory_ratio_percent),
         lost=lost,
         users=users.get(pod.pod_uid),
-        state=UNUSED if users.get(pod.pod_uid) == () else "",
+        state=picture.UNUSED if users.get(pod.pod_uid) == () else "",
     )
 
 
@@ -454,8 +437,8 @@ def _picture(
     account_of: Mapping[str, _NodeParts],
     pods: Sequence[PodObserved],
     vocabulary: Vocabulary,
-    left_out: Iterable[Contradicted] = (),
-) -> Picture:
+    left_out: Iterable[picture.Contradicted] = (),
+) -> picture.Picture:
     """
     Return the picture of nodes to which all holders of named devices were added.
 
@@ -472,14 +455,16 @@ def _picture(
             part.asked.update(extended.held(pod.snapshot))
     _close_claimed(parts)
     registered = sorted(parts, key=lambda part: part.terms.created)
-    return Picture(
+    return picture.Picture(
         nodes=tuple(_node(part, vocabulary) for part in parts),
         double=tuple(double for part in parts for double in _doubles(part)),
         contradictions=(
             *_faults(pods, parts),
             *left_out,
             *(
-                Contradicted(object=f"Node {each.node_name}", text=f"{each.kind}: {each.detail}")
+                picture.Contradicted(
+                    object=f"Node {each.node_name}", text=f"{each.kind}: {each.detail}"
+                )
                 for each in contradictions(registered)
             ),
             *(each for part in parts for each in _contradicted(part)),
@@ -487,8 +472,8 @@ def _picture(
     )
 
 
-def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
-    unplaced: dict[str, list[Unplaced]] = {}
+def _node(part: _NodeParts, vocabulary: Vocabulary) -> picture.NodeNow:
+    unplaced: dict[str, list[picture.Unplaced]] = {}
     is_unread = is_of_register(NVIDIA_GPU, part.systems.unread)
     for event in part.pods:
         for device_type in event.unknown_types:
@@ -511,7 +496,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
     system, mode = _system_of(part)
     units = _units(part, vocabulary)
     groups = tuple(
-        group_of(
+        picture.group_of(
             device_type=device_type,
             system=system if device_type == TYPE_GPU else device_type,
             model=model,
@@ -537,7 +522,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         groups = (*not_offered(part.labels), *groups)
     looked_at = {name for group in groups for name in group.units}
     not_looked_at = {
-        name: Units(allocatable=amount, held=part.asked[name], is_least=part.is_cut)
+        name: picture.Units(allocatable=amount, held=part.asked[name], is_least=part.is_cut)
         for name, amount in sorted(part.offers.items())
         if name not in looked_at
         and extended.is_device(name, vocabulary)
@@ -549,7 +534,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
         cards = [replace(each, gettable=each.gettable.cut(left)) for each in cards]
         sums = replace(sums, gettable=sums.gettable.cut(left))
     part.told += told
-    return NodeNow(
+    return picture.NodeNow(
         name=part.name,
         uid=part.uid,
         closed_because=part.closed_because,
@@ -560,7 +545,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> NodeNow:
 
 
 def _is_clouded(
-    part: _NodeParts, device_type: str, unplaced: Mapping[str, Sequence[Unplaced]]
+    part: _NodeParts, device_type: str, unplaced: Mapping[str, Sequence[picture.Unplaced]]
 ) -> bool:
     """
     Tell whether nobody gets a device of a type whole, since it is not known which are held.
@@ -577,18 +562,18 @@ def _is_clouded(
     return bool(pods) and not (by_number and all(pod.is_counted for pod in pods))
 
 
-def _at_least(group: CardGroup, part: _NodeParts) -> CardGroup:
+def _at_least(group: picture.CardGroup, part: _NodeParts) -> picture.CardGroup:
     """Return a group of which more may be held than anybody can say; an inventory's is known."""
     units = {name: replace(each, is_least=True) for name, each in group.units.items()}
     if group.is_inventoried or not part.hides_cards:
         return replace(group, units=units)
-    held = group.held or exactly(sum(1 for card in group.devices if card.holders))
+    held = group.held or picture.exactly(sum(1 for card in group.devices if card.holders))
     return replace(
         group,
         units=units,
         free=replace(group.free, least=0),
         gettable=replace(group.gettable, least=0),
-        held=Many(least=held.least, most=group.cards.most),
+        held=picture.Many(least=held.least, most=group.cards.most),
     )
 
 
@@ -599,8 +584,8 @@ def _is_of_others(event: PodObserved) -> bool:
 
 
 def _plugged(
-    part: _NodeParts, groups: Sequence[CardGroup], *, is_open: bool
-) -> tuple[CardGroup, ...]:
+    part: _NodeParts, groups: Sequence[picture.CardGroup], *, is_open: bool
+) -> tuple[picture.CardGroup, ...]:
     """Return the groups with cards told from replicas and slices, and those of other vendors."""
     assert part.dialects is not None, part.name
     node = plugged(part.systems, part.labels, part.dialects, is_open=is_open, pods=part.pods)
@@ -615,24 +600,30 @@ def _plugged(
     return (*found, *(group for group in groups if group.device_type != TYPE_GPU))
 
 
-def _device(part: _NodeParts, device: DeviceRecord) -> DeviceNow:
+def _device(part: _NodeParts, device: DeviceRecord) -> picture.DeviceNow:
     closed = part.closed.get(device.key)
     closed = UNHEALTHY if closed == _INVENTORY else closed
     others = dict(part.systems.closed).get(device.device_id) if closed == UNHEALTHY else None
     is_twice = device.unique_id and (device.device_type, device.device_id) in part.twice
-    return DeviceNow(
+    return picture.DeviceNow(
         id=device.device_id,
         minor=device.minor,
         healthy=closed is None or others is not None,
         closed=others
         or closed
-        or (CLAIMED_TWICE if is_twice else OVER_HELD if _is_over_held(part, device) else None),
+        or (
+            picture.CLAIMED_TWICE
+            if is_twice
+            else picture.OVER_HELD
+            if _is_over_held(part, device)
+            else None
+        ),
         holders=tuple(held.holder for held in part.held.get(device.key, ())),
         capacity_percent=device.core_percent,
     )
 
 
-def _system_of(part: _NodeParts) -> tuple[str, Mode]:
+def _system_of(part: _NodeParts) -> tuple[str, picture.Mode]:
     """
     Return who hands out a node's GPUs, and how.
 
@@ -649,14 +640,16 @@ def _system_of(part: _NodeParts) -> tuple[str, Mode]:
     return str(OUR_DIALECT), "shares"
 
 
-def _units(part: _NodeParts, vocabulary: Vocabulary) -> dict[str, dict[str, Units]]:
-    found: dict[str, dict[str, Units]] = {}
+def _units(part: _NodeParts, vocabulary: Vocabulary) -> dict[str, dict[str, picture.Units]]:
+    found: dict[str, dict[str, picture.Units]] = {}
     types = {device.device_type for device in part.devices}
     for name, amount in sorted(part.offers.items()):
         device_type = vocabulary.device_type_of(name)
         if device_type not in types or not _is_served(part, name):
             continue
-        found.setdefault(device_type, {})[name] = Units(allocatable=amount, held=part.asked[name])
+        found.setdefault(device_type, {})[name] = picture.Units(
+            allocatable=amount, held=part.asked[name]
+        )
     return found
 
 
@@ -667,10 +660,10 @@ def _is_served(part: _NodeParts, name: str) -> bool:
     return dialect in part.dialects and name not in extended.PLAIN_CARDS
 
 
-def _doubles(part: _NodeParts) -> Iterator[Double]:
+def _doubles(part: _NodeParts) -> Iterator[picture.Double]:
     for device in part.devices:
         if _is_over_held(part, device):
-            yield Double(
+            yield picture.Double(
                 node=part.name,
                 id=device.device_id,
                 minor=device.minor,
@@ -691,11 +684,11 @@ def _is_over_held(part: _NodeParts, device: DeviceRecord) -> bool:
     )
 
 
-def _contradicted(part: _NodeParts) -> Iterator[Contradicted]:
+def _contradicted(part: _NodeParts) -> Iterator[picture.Contradicted]:
     for holder in part.lost_holders:
         text = f"holds a device that node {part.name} does not list"
-        yield Contradicted(object=f"Pod {holder.path}", text=text)
-    yield from (Contradicted(object=f"Node {part.name}", text=text) for text in part.told)
+        yield picture.Contradicted(object=f"Pod {holder.path}", text=text)
+    yield from (picture.Contradicted(object=f"Node {part.name}", text=text) for text in part.told)
     cards = [device for device in part.devices if device.device_type == TYPE_GPU]
     counted = sum(event.counted.get(TYPE_GPU, 0) for event in part.pods)
     idle = sum(1 for device in cards if not part.held.get(device.key))
@@ -703,16 +696,18 @@ def _contradicted(part: _NodeParts) -> Iterator[Contradicted]:
     if counted > idle and not in_parts:
         text = f"more cards are held than there are: cards={len(cards)}, held={counted}"
         named = len(cards) - idle
-        yield Contradicted(
+        yield picture.Contradicted(
             object=f"Node {part.name}", text=f"{text} and {named} named" if named else text
         )
 
 
-def _faults(pods: Iterable[PodObserved], parts: Iterable[_NodeParts]) -> Iterator[Contradicted]:
+def _faults(
+    pods: Iterable[PodObserved], parts: Iterable[_NodeParts]
+) -> Iterator[picture.Contradicted]:
     for pod in pods:
         for fault in pod.faults:
-            yield Contradicted(object=f"Pod {pod.namespace}/{pod.pod_name}", text=fault)
+            yield picture.Contradicted(object=f"Pod {pod.namespace}/{pod.pod_name}", text=fault)
     described = [part for part in parts if part.terms is not _NOT_DESCRIBED]
     for name, faults in {part.name: part.terms.faults for part in described}.items():
         for fault in faults:
-            yield Contradicted(object=f"Node {name}", text=fault)
+            yield picture.Contradicted(object=f"Node {name}", text=fault)

@@ -17,30 +17,11 @@ from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.registry import reader_of
 from ledger.domain.log.events import PodObserved
-from ledger.domain.request import extended
-from ledger.domain.request.card_names import (
-    NVIDIA_DOMAIN,
-    WHOLE_CARD,
-    Cut,
-    are_parts,
-    cards_of,
-    count_in,
-    cut_of,
-    number_in,
-    product_of,
-)
+from ledger.domain.request import card_names, extended
 from ledger.domain.resources import GPU_NAMES, NVIDIA_GPU, TYPE_GPU
 from ledger.domain.systems import UNHEALTHY, DeviceSystems
+from scheduler.usage import picture
 from scheduler.usage.claims import is_of_register, named_by_registers
-from scheduler.usage.picture import (
-    NONE,
-    CardGroup,
-    DeviceNow,
-    Many,
-    Units,
-    Unplaced,
-    group_of,
-)
 
 NVIDIA: Final = "nvidia"
 _OURS: Final = GPU_NAMES - extended.PLAIN_CARDS - {NVIDIA_GPU}
@@ -91,7 +72,7 @@ def plugged(
         for name in there
         if name not in _OURS
         and not is_of_register(name, registers)
-        and (is_alone or not name.startswith(f"{NVIDIA_DOMAIN}/"))
+        and (is_alone or not name.startswith(f"{card_names.NVIDIA_DOMAIN}/"))
     ]
     return Plugged(
         is_open=is_open,
@@ -105,14 +86,16 @@ def plugged(
 
 def is_cut(node: Plugged) -> bool:
     """Tell whether cards are not units of NVIDIA's: parts, others' cards, or not offered at all."""
-    found = [name for name in node.names if node.there(name) and cut_of(name, node.labels)]
-    parts = found != [NVIDIA_GPU] or are_parts(node.labels, node.offers)
+    found = [
+        name for name in node.names if node.there(name) and card_names.cut_of(name, node.labels)
+    ]
+    parts = found != [NVIDIA_GPU] or card_names.are_parts(node.labels, node.offers)
     return parts if found else node.is_alone and any(not_offered(node.labels))
 
 
 def plugin_groups(
-    node: Plugged, domain: str, whole: Sequence[CardGroup] = ()
-) -> tuple[tuple[CardGroup, ...], list[str]]:
+    node: Plugged, domain: str, whole: Sequence[picture.CardGroup] = ()
+) -> tuple[tuple[picture.CardGroup, ...], list[str]]:
     """
     Return the cards of one vendor's plugin, whole ones first, and where its words differ.
 
@@ -125,14 +108,14 @@ def plugin_groups(
         name: cut
         for name in sorted(node.names)
         if name.startswith(f"{domain}/") and (node.there(name) or _asked(node, name))
-        if (cut := cut_of(name, node.labels, node.there(name)))
+        if (cut := card_names.cut_of(name, node.labels, node.there(name)))
     }
-    label, count = count_in(node.labels, domain)
-    plain = [name for name, cut in cuts.items() if cut == WHOLE_CARD]
+    label, count = card_names.count_in(node.labels, domain)
+    plain = [name for name, cut in cuts.items() if cut == card_names.WHOLE_CARD]
     parts = [name for name in cuts if name not in plain]
     wholes, told = sum(map(node.there, plain)), []
     units = [(cuts[name], node.there(name)) for name in parts]
-    least, most = cards_of(units)
+    least, most = card_names.cards_of(units)
     is_by_model = any(name.partition("/")[2] in {TYPE_GPU, "gpu.shared"} for name in parts)
     if count and parts and not (is_by_model and count == sum(number for _, number in units)):
         rest = max(0, count - wholes)
@@ -151,41 +134,41 @@ def plugin_groups(
         told.append(f"{label} is no number: {node.labels[label]}")
     groups = [*_whole(node, domain, plain, wholes, whole if is_sound else ())]
     if parts:
-        groups.append(_in_parts(node, cuts, parts, Many(least=least, most=most)))
+        groups.append(_in_parts(node, cuts, parts, picture.Many(least=least, most=most)))
     return tuple(groups), told
 
 
-def not_offered(labels: Mapping[str, str]) -> Iterator[CardGroup]:
+def not_offered(labels: Mapping[str, str]) -> Iterator[picture.CardGroup]:
     """Yield the cards that labels tell of on a node whose plugin offers nothing."""
-    count = count_in(labels, NVIDIA_DOMAIN)[1]
+    count = card_names.count_in(labels, card_names.NVIDIA_DOMAIN)[1]
     if not count and labels.get(f"{NVIDIA_GPU}.present") != "true":
         return
-    card = DeviceNow(id="", minor=None, healthy=False, closed="not offered")
-    yield CardGroup(
+    card = picture.DeviceNow(id="", minor=None, healthy=False, closed="not offered")
+    yield picture.CardGroup(
         device_type=TYPE_GPU,
         system=NVIDIA,
-        model=product_of(labels),
-        memory_mib=number_in(labels, f"{NVIDIA_GPU}.memory") or None,
+        model=card_names.product_of(labels),
+        memory_mib=card_names.number_in(labels, f"{NVIDIA_GPU}.memory") or None,
         mode="whole",
-        cards=Many(least=count or 1, most=count or None),
-        free=NONE,
-        gettable=NONE,
+        cards=picture.Many(least=count or 1, most=count or None),
+        free=picture.NONE,
+        gettable=picture.NONE,
         devices=(card,) * (count or 1),
         is_inventoried=False,
     )
 
 
-def _offered(node: Plugged, names: Mapping[str, Cut]) -> str:
+def _offered(node: Plugged, names: Mapping[str, card_names.Cut]) -> str:
     return ", ".join(f"{node.there(name)} {name}" for name in names)
 
 
 def _whole(
-    node: Plugged, domain: str, names: Sequence[str], cards: int, known: Sequence[CardGroup]
-) -> Iterator[CardGroup]:
+    node: Plugged, domain: str, names: Sequence[str], cards: int, known: Sequence[picture.CardGroup]
+) -> Iterator[picture.CardGroup]:
     """Yield the cards of which one unit is one; fewer where others of the vendor need some."""
     if known:
-        model = product_of(node.labels, cards)
-        memory = (model and number_in(node.labels, f"{NVIDIA_GPU}.memory")) or None
+        model = card_names.product_of(node.labels, cards)
+        memory = (model and card_names.number_in(node.labels, f"{NVIDIA_GPU}.memory")) or None
         for each in known:
             yield replace(
                 each,
@@ -195,11 +178,11 @@ def _whole(
             )
         return
     for name in names:
-        yield group_of(
+        yield picture.group_of(
             system=vendor_of(domain),
             model=_model(node, name),
             devices=[
-                DeviceNow(
+                picture.DeviceNow(
                     id="",
                     minor=minor,
                     healthy=minor < node.offers.get(name, 0),
@@ -216,8 +199,8 @@ def _whole(
 
 def _model(node: Plugged, name: str) -> str:
     domain, _, what = name.partition("/")
-    if domain == NVIDIA_DOMAIN:
-        return product_of(node.labels)
+    if domain == card_names.NVIDIA_DOMAIN:
+        return card_names.product_of(node.labels)
     labels = node.labels
     return (
         labels.get(f"{domain}/gpu.product-name", "")
@@ -234,13 +217,14 @@ def vendor_of(domain: str) -> str:
 
 
 def _in_parts(
-    node: Plugged, cuts: Mapping[str, Cut], names: Sequence[str], cards: Many
-) -> CardGroup:
+    node: Plugged, cuts: Mapping[str, card_names.Cut], names: Sequence[str], cards: picture.Many
+) -> picture.CardGroup:
     """Return cards of which nobody gets one whole; one with a part that is held is not free."""
     most = cards.most or 0
     asked = [(cuts[name], _asked(node, name)) for name in names]
-    held = Many(
-        least=min(cards_of(asked)[0], most), most=min(sum(units for _, units in asked), most)
+    held = picture.Many(
+        least=min(card_names.cards_of(asked)[0], most),
+        most=min(sum(units for _, units in asked), most),
     )
     is_ill = any(node.there(name) > node.offers.get(name, 0) for name in names)
     in_a_card = {
@@ -248,20 +232,20 @@ def _in_parts(
         for name, cut in cuts.items()
         if name in names
     }
-    memory = number_in(node.labels, f"{NVIDIA_GPU}.memory") or None
+    memory = card_names.number_in(node.labels, f"{NVIDIA_GPU}.memory") or None
     is_single = any(cuts[name].size and name == NVIDIA_GPU for name in names)
     domain = names[0].partition("/")[0]
-    return CardGroup(
+    return picture.CardGroup(
         device_type=TYPE_GPU,
         system=vendor_of(domain),
         model=_model(node, names[0]),
-        memory_mib=memory if domain == NVIDIA_DOMAIN and not is_single else None,
+        memory_mib=memory if domain == card_names.NVIDIA_DOMAIN and not is_single else None,
         mode="slices" if any(cuts[name].mode == "slices" for name in names) else "replicas",
         cards=cards,
-        free=Many(
+        free=picture.Many(
             least=0 if is_ill else max(0, cards.least - (held.most or 0)), most=most - held.least
         ),
-        gettable=NONE,
+        gettable=picture.NONE,
         units={name: _units(node, name) for name in names},
         unplaced=tuple(_holders(node, in_a_card)),
         held=held,
@@ -269,22 +253,22 @@ def _in_parts(
     )
 
 
-def _units(node: Plugged, name: str) -> Units:
-    return Units(allocatable=node.offers.get(name, 0), held=_asked(node, name))
+def _units(node: Plugged, name: str) -> picture.Units:
+    return picture.Units(allocatable=node.offers.get(name, 0), held=_asked(node, name))
 
 
 def _asked(node: Plugged, name: str) -> int:
     return sum(extended.held(pod.snapshot).get(name, 0) for pod in node.pods)
 
 
-def _holders(node: Plugged, in_a_card: Mapping[str, Fraction | None]) -> Iterator[Unplaced]:
+def _holders(node: Plugged, in_a_card: Mapping[str, Fraction | None]) -> Iterator[picture.Unplaced]:
     """Yield who holds such units; parts, of which a card has so many, are a part of one."""
     for pod in node.pods:
         counts = extended.held(pod.snapshot)
         for name, whole in in_a_card.items():
             if counts.get(name):
                 cards = counts[name] / (whole or Fraction(1))
-                yield Unplaced(
+                yield picture.Unplaced(
                     namespace=pod.namespace,
                     name=pod.pod_name,
                     uid=pod.pod_uid,

@@ -5,19 +5,12 @@ from __future__ import annotations
 from msgspec import structs
 
 from ledger.domain.devices import GPU
+from ledger.domain.log import events
 from ledger.domain.log.claims import claim_as_observed
-from ledger.domain.log.events import (
-    CLAIM,
-    ClaimObserved,
-    PodObserved,
-    PodReserved,
-    decode_event,
-    skim_event,
-)
 from ledger.store.reading.report_rows import UnknownRow
 
 
-def pod_of(row: UnknownRow) -> PodObserved:
+def pod_of(row: UnknownRow) -> events.PodObserved:
     """
     Return a Pod that somebody else placed; a claim that no gate let through is told as one.
 
@@ -25,18 +18,18 @@ def pod_of(row: UnknownRow) -> PodObserved:
     """
     if row.body is None:
         return _archived(row)
-    if row.holder == CLAIM:
-        claim = decode_event(ClaimObserved.event_type, row.body)
-        assert isinstance(claim, ClaimObserved), row
+    if row.holder == events.CLAIM:
+        claim = events.decode_event(events.ClaimObserved.event_type, row.body)
+        assert isinstance(claim, events.ClaimObserved), row
         return claim_as_observed(claim)
-    event = decode_event(PodObserved.event_type, row.body)
-    assert isinstance(event, PodObserved), row
+    event = events.decode_event(events.PodObserved.event_type, row.body)
+    assert isinstance(event, events.PodObserved), row
     return event
 
 
-def _archived(row: UnknownRow) -> PodObserved:
+def _archived(row: UnknownRow) -> events.PodObserved:
     types = tuple(filter(None, row.unknown_types.split(",")))
-    return PodObserved(
+    return events.PodObserved(
         pod_uid=row.pod_uid,
         attempt=row.attempt,
         namespace=row.namespace,
@@ -49,7 +42,7 @@ def _archived(row: UnknownRow) -> PodObserved:
     )
 
 
-def asking_pod(row: UnknownRow, *, without: str = "") -> PodObserved:
+def asking_pod(row: UnknownRow, *, without: str = "") -> events.PodObserved:
     """
     Return what a Pod asked for that was granted something, but of one resource.
 
@@ -57,14 +50,14 @@ def asking_pod(row: UnknownRow, *, without: str = "") -> PodObserved:
     """
     if row.body is None:
         return _archived(row)
-    event = skim_event(PodReserved.event_type, row.body)
-    assert isinstance(event, PodReserved), row
+    event = events.skim_event(events.PodReserved.event_type, row.body)
+    assert isinstance(event, events.PodReserved), row
     asked = {
         key: amount
         for key, amount in event.snapshot.original.items()
         if not without or key.partition(".")[2] != without
     }
-    return PodObserved(
+    return events.PodObserved(
         pod_uid=event.pod_uid,
         attempt=event.attempt,
         namespace=event.namespace,

@@ -7,15 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ledger.domain.errors import InputError
-from tenure.serving.options import (
-    DEBUG,
-    KUBE_API_SERVER,
-    PROBES,
-    PROBES_ADDRESS,
-    TLS_ADDRESS,
-    Address,
-    Option,
-)
+from tenure.serving import options
 from tenure.serving.run import default_replica
 
 
@@ -30,62 +22,68 @@ class WebhookOptions:
     """
 
     listen: Annotated[
-        Address, Option("HOST:PORT that kube-apiserver calls, TLS.", read=Address.read)
-    ] = TLS_ADDRESS
-    probes: Annotated[Address, PROBES] = PROBES_ADDRESS
+        options.Address,
+        options.Option("HOST:PORT that kube-apiserver calls, TLS.", read=options.Address.read),
+    ] = options.TLS_ADDRESS
+    probes: Annotated[options.Address, options.PROBES] = options.PROBES_ADDRESS
     client_ca: Annotated[
         Path | None,
-        Option(
+        options.Option(
             "Authority of the certificate that kube-apiserver shows. Default: whoever reaches the"
             " port is answered."
         ),
     ] = None
     client_name: Annotated[
         tuple[str, ...],
-        Option(
+        options.Option(
             "With --client-ca: common name of kube-apiserver's certificate; may be given again."
             " Default: kube-apiserver-kubelet-client."
         ),
     ] = ()
     config: Annotated[
-        Path | None, Option("AdmissionConfiguration file, read again when it changes.")
+        Path | None, options.Option("AdmissionConfiguration file, read again when it changes.")
     ] = None
-    kubeconfig: Annotated[str | None, Option("Credentials; the default is the Pod's own.")] = None
+    kubeconfig: Annotated[
+        str | None, options.Option("Credentials; the default is the Pod's own.")
+    ] = None
     certificates: Annotated[
-        Path | None, Option("Folder with tls.crt, tls.key and ca.crt that somebody else keeps.")
+        Path | None,
+        options.Option("Folder with tls.crt, tls.key and ca.crt that somebody else keeps."),
     ] = None
     name: Annotated[
-        tuple[str, ...], Option("DNS name or address that callers use; may be given again.")
+        tuple[str, ...], options.Option("DNS name or address that callers use; may be given again.")
     ] = ()
-    namespace: Annotated[str, Option("Namespace of our own.")] = "tenure-system"
-    secret: Annotated[str, Option("Secret that holds the certificates.")] = "tenure-webhook-certs"  # noqa: S105 - the name of a Secret is none
+    namespace: Annotated[str, options.Option("Namespace of our own.")] = "tenure-system"
+    secret: Annotated[str, options.Option("Secret that holds the certificates.")] = (
+        "tenure-webhook-certs"  # noqa: S105 - the name of a Secret is none
+    )
     configuration: Annotated[
-        str, Option("Name of the webhook configurations whose caBundle is ours.")
+        str, options.Option("Name of the webhook configurations whose caBundle is ours.")
     ] = "tenure"
-    replica: Annotated[str, Option("What tells this replica from others.")] = field(
+    replica: Annotated[str, options.Option("What tells this replica from others.")] = field(
         default_factory=default_replica
     )
     drain_seconds: Annotated[
-        float, Option("How long after SIGTERM calls are still answered.", least=0)
+        float, options.Option("How long after SIGTERM calls are still answered.", least=0)
     ] = 5.0
     settle_seconds: Annotated[
-        float, Option("How long a caBundle takes to reach every API server.", least=1)
+        float, options.Option("How long a caBundle takes to reach every API server.", least=1)
     ] = 30.0
     scheduler_api: Annotated[
         str | None,
-        Option(
+        options.Option(
             "With --client-ca: API of the scheduler that records refusals. Default: none are"
             " recorded.",
             metavar="URL",
         ),
     ] = None
-    scheduler_ca: Annotated[Path, Option("Authority of that API's certificate.")] = Path(
+    scheduler_ca: Annotated[Path, options.Option("Authority of that API's certificate.")] = Path(
         "/etc/tenure/scheduler-api/ca.crt"
     )
-    scheduler_token: Annotated[Path, Option("Token of our own ServiceAccount.")] = Path(
+    scheduler_token: Annotated[Path, options.Option("Token of our own ServiceAccount.")] = Path(
         "/var/run/secrets/kubernetes.io/serviceaccount/token"
     )
-    debug: Annotated[bool, DEBUG] = False
+    debug: Annotated[bool, options.DEBUG] = False
 
     def __post_init__(self) -> None:
         """Refuse to have refusals recorded of callers that anybody may be."""
@@ -96,7 +94,7 @@ class WebhookOptions:
     @property
     def client_names(self) -> tuple[str, ...] | None:
         """Return the common names that callers may have; None = whoever calls is answered."""
-        return None if self.client_ca is None else self.client_name or (KUBE_API_SERVER,)
+        return None if self.client_ca is None else self.client_name or (options.KUBE_API_SERVER,)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,19 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ledger.domain import resources
 from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.request.cpus import OWN_CPUS
-from ledger.domain.resources import (
-    DOMAIN_GANG,
-    DOMAIN_GPU_GROUP,
-    DOMAIN_KOORDINATOR,
-    DOMAIN_SCHEDULING,
-    DOMAIN_TENURE,
-    LABEL_POD_GROUP,
-    LABEL_PRIORITY,
-    LABEL_PRIORITY_CLASS,
-    LABEL_QOS_CLASS,
-)
 from webhook.decide.settings import AdmissionSettings
 
 CONTAINERS: Final = ("containers", "initContainers")
@@ -26,17 +16,25 @@ PATH: Final = "request.?subResource.orValue('')"
 AFTER: Final = "object.metadata.?annotations.orValue({})"
 BEFORE: Final = "(oldObject == null ? {} : oldObject.metadata.?annotations.orValue({}))"
 RESOURCE_PREFIXES: Final = (
-    DOMAIN_KOORDINATOR,
+    resources.DOMAIN_KOORDINATOR,
     *(prefix for words in FOREIGN_WORDS for prefix in words.resource_prefixes),
-    DOMAIN_TENURE,
+    resources.DOMAIN_TENURE,
 )
 """Every resource that starts so reaches us, so that a name that is nearly right is seen too."""
-LABEL_NAMES: Final = (LABEL_QOS_CLASS, LABEL_PRIORITY_CLASS, LABEL_PRIORITY)
-LABEL_PREFIXES: Final = (DOMAIN_GPU_GROUP, LABEL_POD_GROUP, DOMAIN_TENURE)
+LABEL_NAMES: Final = (
+    resources.LABEL_QOS_CLASS,
+    resources.LABEL_PRIORITY_CLASS,
+    resources.LABEL_PRIORITY,
+)
+LABEL_PREFIXES: Final = (
+    resources.DOMAIN_GPU_GROUP,
+    resources.LABEL_POD_GROUP,
+    resources.DOMAIN_TENURE,
+)
 ANNOTATION_PREFIXES: Final = (
-    DOMAIN_SCHEDULING,
-    DOMAIN_GANG,
-    DOMAIN_TENURE,
+    resources.DOMAIN_SCHEDULING,
+    resources.DOMAIN_GANG,
+    resources.DOMAIN_TENURE,
     *(prefix for words in FOREIGN_WORDS for prefix in words.annotation_prefixes),
 )
 
@@ -147,10 +145,10 @@ def needs_us(pod: str, settings: AdmissionSettings) -> str:
 
     It asks for some of a device or for CPUs of its own, or our scheduler is to place it.
     """
-    labels, qos = f"{pod}.metadata.labels", text(LABEL_QOS_CLASS)
+    labels, qos = f"{pod}.metadata.labels", text(resources.LABEL_QOS_CLASS)
     own_cpus = f"{qos} in {labels} && {labels}[{qos}] in {texts(map(str, OWN_CPUS))}"
     parts = (
-        takes(pod, settings.vocabulary.device_names, (DOMAIN_TENURE,)),
+        takes(pod, settings.vocabulary.device_names, (resources.DOMAIN_TENURE,)),
         f"(has({labels}) && {own_cpus})",
         _is_placed_by(pod, settings.scheduler_name),
     )

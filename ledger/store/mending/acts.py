@@ -10,18 +10,7 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    LargeBinary,
-    Select,
-    cast,
-    column,
-    func,
-    literal_column,
-    select,
-    table,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from ledger.domain.errors import InputError
@@ -41,20 +30,22 @@ NO_VOIDS: Final[Voids] = MappingProxyType({})
 _events: Final = schema.ledger_events.c
 _checkpoints: Final = schema.ledger_checkpoints.c
 
-_NOTES: Final[Mapping[str, Select[Any]]] = {
-    dialect: select(_checkpoints.size, as_bytes).order_by(_checkpoints.size)
+_NOTES: Final[Mapping[str, sa.Select[Any]]] = {
+    dialect: sa.select(_checkpoints.size, as_bytes).order_by(_checkpoints.size)
     for dialect, as_bytes in (
-        ("sqlite", cast(_checkpoints.note, LargeBinary)),
-        ("postgresql", literal_column("convert_to(note, 'UTF8')")),
+        ("sqlite", sa.cast(_checkpoints.note, sa.LargeBinary)),
+        ("postgresql", sa.literal_column("convert_to(note, 'UTF8')")),
     )
 }
-TIMES: Final = table("audit_times", column("position"), column("recorded_at_us"), column("at_us"))
+TIMES: Final = sa.table(
+    "audit_times", sa.column("position"), sa.column("recorded_at_us"), sa.column("at_us")
+)
 """The events whose times a correction concerns; empty without one."""
 
-_TYPE: Final[ColumnElement[str]] = literal_column(
+_TYPE: Final[sa.ColumnElement[str]] = sa.literal_column(
     f"'{events.TimeCorrected.event_type}'"
 )  # a value would hide the index
-_ALL: Final = select(_events.position, _events.leaf_hash).where(_events.event_type == _TYPE)
+_ALL: Final = sa.select(_events.position, _events.leaf_hash).where(_events.event_type == _TYPE)
 
 
 def record_act(
@@ -63,7 +54,7 @@ def record_act(
     name: str,
     *,
     wall_us: int,
-    beside: Callable[[Connection], None] | None = None,
+    beside: Callable[[sa.Connection], None] | None = None,
 ) -> int:
     """
     Record an act and return its position; the same act may be repeated at another one.
@@ -89,7 +80,7 @@ def record_act(
         raise unavailable(error) from error
 
 
-def voids_of(connection: Connection) -> Voids:
+def voids_of(connection: sa.Connection) -> Voids:
     """Return what the log declares void, in the transaction that is open; `verify` proves it."""
     found: dict[int, set[str]] = {}
     for _, event in readable(connection, events.PositionVoided):
@@ -98,7 +89,7 @@ def voids_of(connection: Connection) -> Voids:
 
 
 def readable(
-    connection: Connection, kind: type[_Act], *columns: ColumnElement[Any]
+    connection: sa.Connection, kind: type[_Act], *columns: sa.ColumnElement[Any]
 ) -> Iterator[tuple[Any, _Act]]:
     """
     Yield rows of these columns, and events of a type, in order.
@@ -107,7 +98,7 @@ def readable(
     damaged.
     """
     query = (
-        select(_events.body, *columns)
+        sa.select(_events.body, *columns)
         .where(_events.event_type == kind.event_type)
         .order_by(_events.position)
     )
@@ -139,7 +130,7 @@ Withdrawals = Mapping[tuple[int, str], Withdrawal]
 NO_WITHDRAWALS: Final[Withdrawals] = MappingProxyType({})
 
 
-def withdrawals_of(connection: Connection, voids: Voids) -> Withdrawals:
+def withdrawals_of(connection: sa.Connection, voids: Voids) -> Withdrawals:
     """Return what the log withdraws, in the transaction that is open."""
     found: dict[tuple[int, str], Withdrawal] = {}
     for row, event in readable(
@@ -151,7 +142,7 @@ def withdrawals_of(connection: Connection, voids: Voids) -> Withdrawals:
     return found
 
 
-def kept_notes(connection: Connection) -> Iterator[tuple[int, bytes]]:
+def kept_notes(connection: sa.Connection) -> Iterator[tuple[int, bytes]]:
     """
     Yield the checkpoints that the ledger stores, by size: notes as bytes, whatever they are.
 
@@ -166,31 +157,31 @@ def note_hash(note: bytes) -> str:
     return sha256(note).hexdigest()
 
 
-def is_corrected(connection: Connection) -> bool:
+def is_corrected(connection: sa.Connection) -> bool:
     """Tell whether the clock was ever corrected, in the transaction that is open."""
     found = connection.execute(_ALL).all()
     voids = voids_of(connection) if found else {}
     return any(void_event(voids, position, bytes(leaf)) is None for position, leaf in found)
 
 
-def first_corrected(connection: Connection) -> int | None:
+def first_corrected(connection: sa.Connection) -> int | None:
     """Return the first position that true times are kept for, None without a correction."""
     if not is_corrected(connection):
         return None
-    found: int | None = connection.execute(select(func.min(TIMES.c.position))).scalar()
+    found: int | None = connection.execute(sa.select(sa.func.min(TIMES.c.position))).scalar()
     return found
 
 
-def true_time(connection: Connection, position: int, at_us: int) -> int:
+def true_time(connection: sa.Connection, position: int, at_us: int) -> int:
     """Return when the event at this position was recorded, by a clock that is right."""
     if not is_corrected(connection):
         return at_us
-    query = select(TIMES.c.at_us).where(TIMES.c.position == position)
+    query = sa.select(TIMES.c.at_us).where(TIMES.c.position == position)
     found: int | None = connection.execute(query).scalar()
     return at_us if found is None else found
 
 
-def tell_true_times(connection: Connection) -> None:
+def tell_true_times(connection: sa.Connection) -> None:
     """Put the views of a corrected ledger in their places, in the transaction that is open."""
     database: Database = "postgresql" if connection.dialect.name == "postgresql" else "sqlite"
     for name, text in corrected_views(database).items():

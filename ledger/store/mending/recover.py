@@ -17,12 +17,7 @@ from ledger.domain.annotations.proof import SignedHolding, decode_proof
 from ledger.domain.annotations.signed import Checker
 from ledger.domain.annotations.signed_allocation import Allocation, decode_signed_allocation
 from ledger.domain.errors import InputError
-from ledger.domain.log.events import (
-    LedgerRecovered,
-    PodObserved,
-    PodReserved,
-    RequestRefused,
-)
+from ledger.domain.log import events
 from ledger.domain.log.standing import (
     Behind,
     ForeignOrigin,
@@ -301,11 +296,14 @@ def _past(ledger: Ledger, witnesses: Sequence[Witness], uids: set[str]) -> PastE
         event, position = each.event, each.envelope.position
         if position in positions:
             chains[position] = each.chain_hash.hex()
-        if isinstance(event, LedgerRecovered):
+        if isinstance(event, events.LedgerRecovered):
             recovered.append(event)
-        if isinstance(event, (PodReserved, PodObserved)) and event.pod_uid in uids:
+        if isinstance(event, (events.PodReserved, events.PodObserved)) and event.pod_uid in uids:
             past.known.add((event.pod_uid, event.attempt))
-        if isinstance(event, (PodReserved, PodObserved, RequestRefused)) and event.request:
+        if (
+            isinstance(event, (events.PodReserved, events.PodObserved, events.RequestRefused))
+            and event.request
+        ):
             past.requests[event.pod_uid] = event.request
         folding.add(position, event)
     past.nodes = dict(folding.state.nodes)
@@ -354,13 +352,13 @@ def _refuse(found: Standing, own: Own, place: str, incarnation: str) -> None:
 
 def _recovered(
     found: Standing, own: Own, incarnation: str, *, api_restored: bool
-) -> tuple[LedgerRecovered, ...]:
+) -> tuple[events.LedgerRecovered, ...]:
     """Return what opens a new incarnation: of an API server that was set back, nothing is lost."""
     end = own.position
     nothing = Lost(incarnation=own.incarnation, first=end + 1, last=end)
     ranges = found.lost if isinstance(found, Behind) else [nothing] * api_restored
     return tuple(
-        LedgerRecovered(
+        events.LedgerRecovered(
             lost_from=lost.first,
             lost_to=lost.last,
             incarnation=incarnation,
@@ -456,7 +454,7 @@ def own_at(ledger: Ledger, positions: Collection[int]) -> Own:
     )
 
 
-def _recoveries(ledger: Ledger, last: int = INTEGER_MAX) -> list[LedgerRecovered]:
+def _recoveries(ledger: Ledger, last: int = INTEGER_MAX) -> list[events.LedgerRecovered]:
     """Return the recoveries up to `last`, or all; they stay in the log whatever is archived."""
     with ledger.connection.begin():
-        return events_of(ledger.connection, LedgerRecovered, last)
+        return events_of(ledger.connection, events.LedgerRecovered, last)

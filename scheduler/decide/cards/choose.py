@@ -11,12 +11,7 @@ from typing import Final
 
 from msgspec import structs
 
-from ledger.domain.annotations.device_hints import (
-    AllocateStrategy,
-    DeviceHint,
-    JointScope,
-    LabelSelector,
-)
+from ledger.domain.annotations import device_hints
 from ledger.domain.devices import GPU
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from scheduler.decide.cards import fit
@@ -96,7 +91,7 @@ class _Attempt:
     def same(self) -> bool:
         """Tell whether all joint devices have to be under the same roots."""
         joint = self.request.joint
-        same = joint is not None and joint.required_scope is JointScope.SAME_PCIE
+        same = joint is not None and joint.required_scope is device_hints.JointScope.SAME_PCIE
         return bool(self.joint) and same
 
     def choice(self, within: _Roots | None = None) -> Choice | Unfit:
@@ -184,7 +179,9 @@ def _joint_types(
 
 def _is_everywhere(demand: DeviceDemand) -> bool:
     hint = demand.hint
-    return hint is not None and hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL
+    return (
+        hint is not None and hint.allocate_strategy is device_hints.AllocateStrategy.APPLY_FOR_ALL
+    )
 
 
 def _of_type(node: NodeView, device_type: str) -> list[CardView]:
@@ -202,7 +199,7 @@ def _same_roots(groups: Sequence[Sequence[CardView]]) -> bool:
     return len(roots) == 1 and "" not in roots.pop()
 
 
-def free_function(card: CardView, selector: LabelSelector) -> str | None:
+def free_function(card: CardView, selector: device_hints.LabelSelector) -> str | None:
     """
     Return the bus id of the VF that the next Pod would get of this device, None without one.
 
@@ -244,12 +241,12 @@ def choose_units(
         roots: PCIe roots of the primary devices; one device per root is wanted, those under them
             first. `same_roots` makes that many devices the least.
     """
-    hint = DeviceHint() if demand.hint is None else demand.hint
+    hint = device_hints.DeviceHint() if demand.hint is None else demand.hint
     if hint.vf_selector is not None and not any(card.record.vfs for card in cards):
         text = reasons.no_functions(demand.device_type).text
         return Unfit(reason=text, preemptible=False)
     offered = fit.selected(cards, hint)
-    everywhere = hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL
+    everywhere = hint.allocate_strategy is device_hints.AllocateStrategy.APPLY_FOR_ALL
     least = len(offered) if everywhere else demand.count
     own = max(least, 1)
     least = max(own, len(roots)) if same_roots else own
@@ -277,7 +274,7 @@ def choose_units(
 
 def able_cards(demand: DeviceDemand, cards: Sequence[CardView]) -> list[CardView]:
     """Return which of all devices of its type can serve the demand, by its hint and by amount."""
-    hint = DeviceHint() if demand.hint is None else demand.hint
+    hint = device_hints.DeviceHint() if demand.hint is None else demand.hint
     selector = hint.vf_selector
     left = (
         card

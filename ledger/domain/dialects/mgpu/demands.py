@@ -8,17 +8,12 @@ from typing import Final
 
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.devices import WHOLE_PERCENT
-from ledger.domain.dialects.mgpu import rules
+from ledger.domain.dialects.mgpu import rules, words
 from ledger.domain.dialects.mgpu.annotations import (
     CONTAINER_NAME_LENGTH_MAX,
     MgpuPolicy,
     decode_card_counts,
     read_compute_policy,
-)
-from ledger.domain.dialects.mgpu.words import (
-    ANNOTATION_MGPU_CONTAINER_MULTIPLE,
-    MGPU_CORE,
-    MGPU_MEMORY,
 )
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.pod_spec import APP, ContainerSpec, PodSpec
@@ -30,7 +25,7 @@ from ledger.domain.resources import TYPE_GPU
 from ledger.domain.vocabulary import Vocabulary
 
 MIB: Final = 2**20
-_COUNTS_FIELD: Final = annotation_path(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
+_COUNTS_FIELD: Final = annotation_path(words.ANNOTATION_MGPU_CONTAINER_MULTIPLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +48,7 @@ def mgpu_demands(spec: PodSpec) -> MgpuAsked:
     if not any(ask.asks for ask in asks):
         return MgpuAsked(asked=NOTHING)
     apps = [ask for ask, container in zip(asks, spec.containers, strict=True) if _is_app(container)]
-    text = spec.annotations.get(ANNOTATION_MGPU_CONTAINER_MULTIPLE)
+    text = spec.annotations.get(words.ANNOTATION_MGPU_CONTAINER_MULTIPLE)
     errors = [*_check_init(spec, asks)]
     policy, policy_errors = _policy(spec)
     errors += policy_errors
@@ -92,16 +87,19 @@ def _is_app(container: ContainerSpec) -> bool:
 
 
 def _ask(container: ContainerSpec) -> rules.MgpuAsk:
-    core, memory = container.requests.get(MGPU_CORE), container.requests.get(MGPU_MEMORY)
+    core, memory = (
+        container.requests.get(words.MGPU_CORE),
+        container.requests.get(words.MGPU_MEMORY),
+    )
     return rules.MgpuAsk(
         container=container.name,
         core=None if core is None else core.ceil(),
         memory_mib=None if memory is None else memory.ceil(),
-        core_field=container.field(MGPU_CORE),
-        memory_field=container.field(MGPU_MEMORY),
+        core_field=container.field(words.MGPU_CORE),
+        memory_field=container.field(words.MGPU_MEMORY),
         name_field=f"{container.path}.name",
-        core_text=_written(container, MGPU_CORE),
-        memory_text=_written(container, MGPU_MEMORY),
+        core_text=_written(container, words.MGPU_CORE),
+        memory_text=_written(container, words.MGPU_MEMORY),
     )
 
 
