@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from ledger.domain.annotations.volcano_vgpu import VGPU_NUMBER
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.object_fields import found_in, items_in, section
+from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rules import forbidden
 from ledger.domain.resources import GATE_TENURE_GANG, SCHEDULER_NAME
 from scheduler.cluster.documents import Document, is_ended
@@ -96,17 +98,19 @@ def _gates(body: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
             yield number, str(gate.get("name", ""))
 
 
-def not_decided(body: Mapping[str, Any], of_claims: str, vgpus: str) -> Iterator[FieldError]:
+def not_decided(
+    body: Mapping[str, Any], of_claims: str, request: PodRequest, vgpus: Container[str]
+) -> Iterator[FieldError]:
     """
     Yield what of a Pod can't be judged here, so that it has no place.
 
     Args:
         of_claims: why its claims can't be, empty where they can.
-        vgpus: a resource of Volcano's that can't be, empty for none.
+        vgpus: the UIDs of those whose vGPUs of Volcano's can be.
     """
-    if vgpus:
+    if VGPU_NUMBER in dict(request.extended) and request.uid not in vgpus:
         why = "Volcano's, in a group, beside devices of its own, or in a run with a schedule"
-        yield _undecided(f"spec.containers[{vgpus}]", why)
+        yield _undecided(f"spec.containers[{VGPU_NUMBER}]", why)
     if of_claims:
         has_some = items_in(body, "spec", "resourceClaims")
         yield _undecided(f"spec.{'resourceClaims' if has_some else 'containers'}", of_claims)

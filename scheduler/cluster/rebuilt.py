@@ -14,17 +14,8 @@ from ledger.domain.devices import GPU, DeviceRecord
 from ledger.domain.errors import InputError
 from ledger.domain.kube.derived_links import derive_links
 from ledger.domain.kube.node_objects import decode_node
+from ledger.domain.log import events as log
 from ledger.domain.log.codec import common_fields
-from ledger.domain.log.events import (
-    BY_CLAIM,
-    CLAIM,
-    GroupMember,
-    NodeInventoried,
-    PodObserved,
-    PodReserved,
-    RequestDescribed,
-    RequestRefused,
-)
 from ledger.domain.log.recorded import RecordedEvent
 from ledger.domain.log.recorded_node import RecordedNode, node_from
 from ledger.domain.log.recorded_request import RecordedRequest, request_digest, request_from
@@ -44,11 +35,11 @@ UNTOLD_BY_ARCHIVE: Final = (
     "what moved to the archive: requests and dialects of Pods that held something before it"
 )
 
-Event = PodReserved | PodObserved | RequestRefused | GroupMember
+Event = log.PodReserved | log.PodObserved | log.RequestRefused | log.GroupMember
 
 
 def node_of(
-    event: NodeInventoried, devices: tuple[DeviceRecord, ...], described: RecordedNode | None
+    event: log.NodeInventoried, devices: tuple[DeviceRecord, ...], described: RecordedNode | None
 ) -> NodeFacts:
     """
     Return a node as its events tell; without a description its labels say what they can.
@@ -90,21 +81,23 @@ def request_of(event: Event, requests: Mapping[str, RecordedRequest]) -> PodRequ
         name=event.pod_name,
         cpu_milli=event.cpu_milli,
         memory_bytes=event.memory_bytes,
-        snapshot=PodSnapshot(qos=event.qos) if isinstance(event, GroupMember) else event.snapshot,
+        snapshot=PodSnapshot(qos=event.qos)
+        if isinstance(event, log.GroupMember)
+        else event.snapshot,
     )
 
 
-def as_observed(event: PodReserved) -> PodObserved:
+def as_observed(event: log.PodReserved) -> log.PodObserved:
     """Return a reservation as what a running Pod holds, whether or not its node has it."""
-    return PodObserved(source=GRANTED, **_held(event))
+    return log.PodObserved(source=GRANTED, **_held(event))
 
 
 _DECIDED: Final = frozenset({"arrival", "device_models", "request"})
 """The fields that reservations and observations have alike and that do not say what is held."""
 
 
-def _held(event: PodReserved) -> dict[str, Any]:
-    same = common_fields(event, PodObserved)
+def _held(event: log.PodReserved) -> dict[str, Any]:
+    same = common_fields(event, log.PodObserved)
     return {name: value for name, value in same.items() if name not in _DECIDED}
 
 
@@ -113,7 +106,7 @@ def _of_qos(qos: str) -> PodSnapshot:
     return PodSnapshot(qos=qos)
 
 
-def opening_of(event: PodReserved | PodObserved) -> PodReserved | PodObserved:
+def opening_of(event: log.PodReserved | log.PodObserved) -> log.PodReserved | log.PodObserved:
     """Return of an event that opened a holding as much as is read again while it is held."""
     said = event.snapshot
     snapshot = (
@@ -121,33 +114,33 @@ def opening_of(event: PodReserved | PodObserved) -> PodReserved | PodObserved:
         if said.annotations
         else _of_qos(said.qos)
     )
-    if isinstance(event, PodObserved):
+    if isinstance(event, log.PodObserved):
         return structs.replace(event, snapshot=snapshot, device_models=(), request=None)
-    return PodReserved(
+    return log.PodReserved(
         **(_held(event) | {"snapshot": snapshot}),
         resource_version=event.resource_version,
     )
 
 
-def held_by(holding: Holding, node_uid: str, node_name: str) -> PodObserved:
+def held_by(holding: Holding, node_uid: str, node_name: str) -> log.PodObserved:
     """
     Return a holding as what a running Pod holds, where the event that opened it is not told.
 
     What a claim holds is told so too: to who decides it is a holder that others brought.
     """
-    return PodObserved(
+    return log.PodObserved(
         node_uid=node_uid,
         node_name=node_name,
-        source=BY_CLAIM if holding.holder == CLAIM else holding.kind,
+        source=log.BY_CLAIM if holding.holder == log.CLAIM else holding.kind,
         annotations=encode_shown(holding.shown),
-        **common_fields(holding, PodObserved),
+        **common_fields(holding, log.PodObserved),
     )
 
 
-def held_as_placed(placement: Placement, annotations: Mapping[str, str]) -> PodObserved:
+def held_as_placed(placement: Placement, annotations: Mapping[str, str]) -> log.PodObserved:
     """Return a place that is given as what a running Pod holds, with its Binding's annotations."""
     request = placement.request
-    return PodObserved(
+    return log.PodObserved(
         pod_uid=request.uid,
         attempt=1,
         namespace=request.namespace,
@@ -185,14 +178,14 @@ def requests_seen(events: Iterable[RecordedEvent]) -> tuple[tuple[PodRequest, ..
     untold: set[str] = set()
     for recorded in events:
         event = recorded.event
-        if isinstance(event, RequestDescribed):
+        if isinstance(event, log.RequestDescribed):
             requests[request_digest(event.request)] = event.request
-        if not isinstance(event, PodReserved | PodObserved | RequestRefused):
+        if not isinstance(event, log.PodReserved | log.PodObserved | log.RequestRefused):
             continue
         if event.pod_uid not in found:
             request = request_of(event, requests)
             if request is not None:
                 found[event.pod_uid] = request
-            elif event.request is not None or isinstance(event, PodReserved):
+            elif event.request is not None or isinstance(event, log.PodReserved):
                 untold.add(event.pod_uid)
     return tuple(found.values())[-LEARNED_MAX:], len(untold - found.keys())

@@ -14,16 +14,8 @@ from functools import partial
 from typing import Protocol
 
 from ledger.domain.devices import DeviceShare
+from ledger.domain.log import events as log
 from ledger.domain.log.claims import claim_as_observed
-from ledger.domain.log.events import (
-    ClaimBound,
-    ClaimConsumed,
-    ClaimReserved,
-    PodObserved,
-    PodReleased,
-    PodVoided,
-    WorkloadDescribed,
-)
 from ledger.domain.log.machines import contradictions, granting_nodes, in_order_of_registration
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import RecordedNode, recorded_node
@@ -83,8 +75,8 @@ class ByClaims:
         shares: of all of them.
     """
 
-    opened: tuple[ClaimReserved, ...] = ()
-    used: tuple[ClaimConsumed, ...] = ()
+    opened: tuple[log.ClaimReserved, ...] = ()
+    used: tuple[log.ClaimConsumed, ...] = ()
     parts: tuple[SystemPart, ...] = ()
     shares: tuple[DeviceShare, ...] = ()
 
@@ -146,7 +138,9 @@ class Decisions:
         `settings` is the canonical JSON that the first event carries, `workload` the engine's.
         """
         self._record.add(events.settings_changed(self._words, settings, at_us))
-        self._record.add(events.of_ledger(WorkloadDescribed(workload=workload), "workload", at_us))
+        self._record.add(
+            events.of_ledger(log.WorkloadDescribed(workload=workload), "workload", at_us)
+        )
         nodes = self._nodes
         granting = granting_nodes(nodes)
         # What a machine has is what the Node says that gives it: that Node's word comes last.
@@ -226,7 +220,7 @@ class Decisions:
         by_claims = given(answer)
         for opening in by_claims.opened:
             uid, attempt = opening.claim_uid, opening.attempt
-            bound = ClaimBound(claim_uid=uid, attempt=attempt, node_uid=opening.node_uid)
+            bound = log.ClaimBound(claim_uid=uid, attempt=attempt, node_uid=opening.node_uid)
             self.engine.adopt(answer.node, claim_as_observed(opening))
             self._add(events.of_claim(opening, at_us, 0))
             self._add(events.of_claim(bound, at_us, 0))
@@ -312,7 +306,7 @@ class Decisions:
         """End a plan that is no longer valid, or the wait of a gang; one commit."""
         ended = self.groups.review(name, now_us)
         for end in ended.events:
-            if isinstance(end, PodVoided):
+            if isinstance(end, log.PodVoided):
                 self._add(events.of_pod(end, now_us))
             else:
                 number = self.groups.lives[name].drops + 1
@@ -331,7 +325,7 @@ class Decisions:
         """End the reservation that a Pod got here; return its node."""
         placement = self._held.pop(uid)
         self.engine.release(uid)
-        event = PodReleased(
+        event = log.PodReleased(
             pod_uid=uid,
             attempt=self._attempts.get(uid, 1),
             node_uid=placement.node_uid,
@@ -556,6 +550,6 @@ class Decisions:
         self.groups.fold(event.event, event.wall_us)
 
 
-def _adopted(cluster: Cluster) -> list[tuple[int, PodObserved]]:
+def _adopted(cluster: Cluster) -> list[tuple[int, log.PodObserved]]:
     places = {node.uid: place for place, node in enumerate(cluster.nodes)}
     return [(places[pod.node_uid], pod) for pod in cluster.adopted if pod.node_uid in places]

@@ -22,16 +22,8 @@ from ledger.domain.annotations.proof import BoundContainer, ProvenContainer, con
 from ledger.domain.bounds import Number
 from ledger.domain.cpuset import EMPTY, CpuSet, union
 from ledger.domain.kube.object_fields import is_name
+from ledger.domain.log import events as log
 from ledger.domain.log.drift import CPUS_DIFFER, CPUS_NARROWED, NODE_GAVE_OTHER
-from ledger.domain.log.events import (
-    EpochStarted,
-    LedgerEvent,
-    NodeCleared,
-    NodeLost,
-    PodAssigned,
-    PodReleased,
-    PodVoided,
-)
 from ledger.domain.log.machines import is_witness
 from ledger.domain.log.state import GRANTED, LOST, OBSERVED, Holding, NodeState, node_uid_of
 from ledger.domain.resources import CONDITION_TENURE_CPUS
@@ -248,9 +240,9 @@ class Agents:
         self._looked = now
         return now - (self._began if heard is None else max(self._began, heard))
 
-    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _take_event(self, _position: int, event: log.LedgerEvent, _holding: Holding | None) -> None:
         self.claims.take(event)
-        if isinstance(event, EpochStarted):  # agents have spoken to another replica so far
+        if isinstance(event, log.EpochStarted):  # agents have spoken to another replica so far
             self._began = self._clock.monotonic()
             self._crossing.clear()
             for voice in self._voices.values():
@@ -259,14 +251,14 @@ class Agents:
         uid = node_uid_of(event)
         if uid is None:
             return
-        if isinstance(event, NodeLost | NodeCleared):
-            (self._lost.add if isinstance(event, NodeLost) else self._lost.discard)(uid)
+        if isinstance(event, log.NodeLost | log.NodeCleared):
+            (self._lost.add if isinstance(event, log.NodeLost) else self._lost.discard)(uid)
             for known in (self._others, self._otherwise, self._full, self._crossing):
                 known.pop(uid, None)
             for voice in self._voices.values():
                 for said in (voice.heard, voice.gone, voice.matched):
                     said.pop(uid, None)
-        elif isinstance(event, PodReleased | PodVoided):
+        elif isinstance(event, log.PodReleased | log.PodVoided):
             key = f"{event.pod_uid}/{event.attempt}"
             self._otherwise.get(uid, {}).pop(key, None)
             if event.reason != NAMED:
@@ -367,7 +359,7 @@ class Agents:
         for other_role in self._witnesses(state, holding):
             if key not in self._voices[other_role].matched.get(node_uid, ()):
                 return LATER, f"the node has not confirmed its {other_role} yet"
-        event = PodAssigned(pod_uid=given.pod_uid, attempt=given.attempt, node_uid=node_uid)
+        event = log.PodAssigned(pod_uid=given.pod_uid, attempt=given.attempt, node_uid=node_uid)
         new = events.by(self._actor, events.of_pod(event, self._clock.wall_us()))
         error = await record(self._recorder, (new,), self._books.recorded)
         return (ASSIGNED, "") if error is None else (AMISS, str(error))

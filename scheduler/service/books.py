@@ -12,16 +12,7 @@ from msgspec import structs
 from certs.ports import Object
 from ledger.domain.dialects.registry import gives_by_number
 from ledger.domain.errors import InputError
-from ledger.domain.log.events import (
-    LedgerEvent,
-    PodAssigned,
-    PodBound,
-    PodObserved,
-    PodReleased,
-    PodReserved,
-    PodVoided,
-    RequestDescribed,
-)
+from ledger.domain.log import events as log
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_request import RecordedRequest, recorded_request, request_digest
 from ledger.domain.log.state import GRANTED, LOST, LedgerState
@@ -137,7 +128,7 @@ class LiveBooks:
             held = [lifted.enter_context(self._lifted(call.pod_uid, name)) for name in nodes]
             return self._chosen(request, call.node_name, attempt, resource_version, held[0])
 
-    def by_number(self, call: BindCall) -> tuple[PodObserved, tuple[NewEvent, ...]] | None:
+    def by_number(self, call: BindCall) -> tuple[log.PodObserved, tuple[NewEvent, ...]] | None:
         """Count cards that a node gives by number; see `ports.Books.by_number`."""
         facts, request = self._view.facts(call.node_name), self._view.requests.by_uid(call.pod_uid)
         if facts is None or isinstance(request, str) or not gives_by_number(facts):
@@ -151,11 +142,11 @@ class LiveBooks:
             if isinstance(place, str) or not place.counted:
                 return None
             event = events.placed_aside(place, 0, digest=digest, arrival=0, attempt=attempt).event
-            assert isinstance(event, PodObserved), event
+            assert isinstance(event, log.PodObserved), event
             self._view.expect(event)
         return event, self.observed(event, request)
 
-    def unbound(self, counted: PodObserved) -> None:
+    def unbound(self, counted: log.PodObserved) -> None:
         """Give back what was counted: the Pod is not bound, or nothing of it is recorded."""
         self._view.forget_expected(counted)
         self._view.wakeups.room_freed.publish(counted.node_name)
@@ -198,13 +189,13 @@ class LiveBooks:
             about = f"{request.uid}:{attempt}"
             for new in self.describing(recorded, digest, about, at_us):
                 described.setdefault(digest, new)
-        assert isinstance(reservation.event, PodReserved)
+        assert isinstance(reservation.event, log.PodReserved)
         together = (*described.values(), *first, *others, reservation)
         return Chosen(
             reservation=reservation.event,
             events=together,
             after=events.counted_keys(together),
-            others=tuple(new.event for new in others if isinstance(new.event, PodReserved)),
+            others=tuple(new.event for new in others if isinstance(new.event, log.PodReserved)),
         )
 
     def _reservation(
@@ -238,12 +229,12 @@ class LiveBooks:
             beside=view.on_their_way(placement.node_uid, groups, implied),
             dropped=plans.ends_due(),
         )
-        assert isinstance(new.event, PodReserved), new
+        assert isinstance(new.event, log.PodReserved), new
         view.expect(new.event)
         return new
 
     def observed(
-        self, event: PodObserved, request: PodRequest | None, *, after: int = 0
+        self, event: log.PodObserved, request: PodRequest | None, *, after: int = 0
     ) -> tuple[NewEvent, ...]:
         """
         Return what is to be recorded of a holding that others gave.
@@ -272,7 +263,7 @@ class LiveBooks:
         key = f"{described.idempotency_key}:{about}"
         return (structs.replace(described, idempotency_key=key),)
 
-    def _counts(self, event: PodReserved | PodObserved) -> bool:
+    def _counts(self, event: log.PodReserved | log.PodObserved) -> bool:
         if event.attempt <= self.attempts(event.pod_uid):
             return False
         self._attempts[event.pod_uid] = event.attempt
@@ -318,13 +309,13 @@ class LiveBooks:
         while self._late and now - next(iter(self._late.values())) > LATE_SECONDS:
             del self._late[next(iter(self._late))]
 
-    def _ended(self, event: PodReleased | PodVoided) -> None:
+    def _ended(self, event: log.PodReleased | log.PodVoided) -> None:
         uid = event.pod_uid
         standing = self._standing.get(uid)
         if standing is None or standing.attempt != event.attempt:
             return
         del self._standing[uid]
-        is_over = isinstance(event, PodReleased) or event.reason in _PODS_END
+        is_over = isinstance(event, log.PodReleased) or event.reason in _PODS_END
         if uid in self._gone or (is_over and uid not in self._view.pods.seen):
             self._gone.discard(uid)
             self._attempts.pop(uid, None)
@@ -334,26 +325,26 @@ class LiveBooks:
         for position, new in enumerate(events, start=first):
             self.take(position, new.event)
 
-    def take(self, position: int, event: LedgerEvent) -> None:
+    def take(self, position: int, event: log.LedgerEvent) -> None:
         """Take note of one event, whoever tells of it; each counts once."""
         if self._view.has(position):
             return
         match event:
-            case PodReserved():
+            case log.PodReserved():
                 if self._counts(event):
                     self._standing[event.pod_uid] = _reserved(event)
                     if event.pod_uid in self._late:
                         self._gone.add(event.pod_uid)
-            case PodObserved():
+            case log.PodObserved():
                 if event.pod_uid not in self._late:
                     self._counts(event)
-            case PodBound() | PodAssigned():
+            case log.PodBound() | log.PodAssigned():
                 standing = self._standing.get(event.pod_uid)
                 if standing is not None and standing.attempt == event.attempt:
                     self._standing[event.pod_uid] = replace(standing, is_bound=True)
-            case PodReleased() | PodVoided():
+            case log.PodReleased() | log.PodVoided():
                 self._ended(event)
-            case RequestDescribed():
+            case log.RequestDescribed():
                 self._described.add(request_digest(event.request))
             case _:
                 pass
@@ -377,13 +368,15 @@ def _standing(state: LedgerState, opened: Mapping[int, object]) -> dict[str, Sta
                 node_name=node.name,
                 node_uid=uid,
                 attempt=holding.attempt,
-                resource_version=event.resource_version if isinstance(event, PodReserved) else "",
+                resource_version=event.resource_version
+                if isinstance(event, log.PodReserved)
+                else "",
                 is_bound=holding.phase in ("bound", "assigned"),
             )
     return found
 
 
-def _reserved(event: PodReserved) -> Standing:
+def _reserved(event: log.PodReserved) -> Standing:
     return Standing(
         namespace=event.namespace,
         pod_name=event.pod_name,

@@ -17,15 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from ledger.domain.log.events import (
-    GroupPlanned,
-    LedgerEvent,
-    NodeCleared,
-    PlanDropped,
-    PodReleased,
-    PodReserved,
-    PodVoided,
-)
+from ledger.domain.log import events as log
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.log.state import Holding
@@ -114,10 +106,10 @@ class LiveGroups:
 
     # --- the ledger -----------------------------------------------------------------------------
 
-    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _take_event(self, _position: int, event: log.LedgerEvent, _holding: Holding | None) -> None:
         if self.plans.has_told(event):
             return
-        if isinstance(event, PodReserved) and event.group:
+        if isinstance(event, log.PodReserved) and event.group:
             self._taken.pop(event.pod_uid, None)
             self.starts.coming(event.pod_uid, 0.0)
             if self.groups.taken(event.pod_uid) is not None:
@@ -125,14 +117,14 @@ class LiveGroups:
         self.groups.fold(event, self._clock.wall_us())
         self._note(event)
 
-    def _note(self, event: LedgerEvent) -> None:
-        if isinstance(event, PodReserved) and event.group:
+    def _note(self, event: log.LedgerEvent) -> None:
+        if isinstance(event, log.PodReserved) and event.group:
             if event.pod_uid in self._holders_on(event.node_uid):
                 self.groups.given_by(event)
-        elif isinstance(event, NodeCleared):
+        elif isinstance(event, log.NodeCleared):
             uid = event.node_uid
             self.groups.cleared(uid, self._holders_on(uid) | self._taken.keys())
-        elif isinstance(event, PodReleased | PodVoided):
+        elif isinstance(event, log.PodReleased | log.PodVoided):
             name = self.groups.group_of(event.pod_uid)
             if name and event.pod_uid not in self._holders_on(event.node_uid):
                 self.groups.released(name, event.pod_uid)
@@ -722,7 +714,7 @@ class Plans:
             self._unplan(name)
             return
         at_us = self._clock.wall_us()
-        dropped = PlanDropped(group=name, reason=reason, pod_uid=pod_uid)
+        dropped = log.PlanDropped(group=name, reason=reason, pod_uid=pod_uid)
         for placement in self._groups.dropped(name):
             self._view.engine.release(placement.request.uid)
             self._view.wakeups.room_freed.publish(placement.node_name)
@@ -793,7 +785,7 @@ class Plans:
             return
         self._end_wait(name, life)
         for end in self._groups.ends(name, self._clock.wall_us(), only=only):
-            if isinstance(end, PodVoided):
+            if isinstance(end, log.PodVoided):
                 self._view.wakeups.member_given_up.publish(end.pod_uid, end.reason)
             elif life.places or not life.gave_up:
                 self.drop(name, end.reason, end.pod_uid)
@@ -887,20 +879,20 @@ class Plans:
             if drop in drops:
                 self._drops[name] = self._dropping.pop(name)
 
-    def drop_refused(self, dropped: PlanDropped) -> None:
+    def drop_refused(self, dropped: log.PlanDropped) -> None:
         """Let an end that the ledger refused be recorded under a new key, after a while."""
         if self._dropping.pop(dropped.group, None) is not None:
             at_us = self._clock.wall_us()
             self._drops[dropped.group] = events.plan_dropped(dropped, at_us, at_us)
             self._delays.failed(dropped.group)
 
-    def has_told(self, event: LedgerEvent) -> bool:
+    def has_told(self, event: log.LedgerEvent) -> bool:
         """Take note of an event that is in the ledger now; tell whether it was made here."""
-        if isinstance(event, GroupPlanned) and event.group in self._plans:
+        if isinstance(event, log.GroupPlanned) and event.group in self._plans:
             if self._plans[event.group].event.event == event:
                 self._plans.pop(event.group).known.set()
                 return True
-        elif isinstance(event, PlanDropped):
+        elif isinstance(event, log.PlanDropped):
             for due in (self._dropping, self._drops):  # the answer may have been lost
                 if event.group in due and due[event.group].event == event:
                     del due[event.group]

@@ -19,15 +19,7 @@ from certs.ports import ApiError, Object, Objects
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint
 from ledger.domain.errors import InputError, LedgerError
 from ledger.domain.kube.object_fields import is_full_name
-from ledger.domain.log.events import (
-    LedgerEvent,
-    NodeCleared,
-    NodeInventoried,
-    PodObserved,
-    PodReleased,
-    PodReserved,
-    PodVoided,
-)
+from ledger.domain.log import events as log
 from ledger.domain.log.machines import machine_of
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import OBSERVED, Holding, NodeState, node_uid_of
@@ -151,21 +143,21 @@ class Releasing:
         found = map(self._view.recorded, sorted(self._uids.get(name, ())))
         return [state for state in found if state is not None]
 
-    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _take_event(self, _position: int, event: log.LedgerEvent, _holding: Holding | None) -> None:
         uid = node_uid_of(event)
         if uid is None:
             return
-        if isinstance(event, PodReleased | PodObserved):  # also where our own got no answer
+        if isinstance(event, log.PodReleased | log.PodObserved):  # also where our own got no answer
             self._records.forget(_about(event))
         if (
-            isinstance(event, NodeInventoried | PodReserved | PodObserved)
+            isinstance(event, log.NodeInventoried | log.PodReserved | log.PodObserved)
             and uid not in self._names
         ):
             self._know(uid, event.node_name)
-        elif isinstance(event, PodObserved | PodReleased | PodVoided):
+        elif isinstance(event, log.PodObserved | log.PodReleased | log.PodVoided):
             # also where its node opens
             self._wakeups.room_freed.publish(self._names[uid])
-        elif isinstance(event, NodeCleared):
+        elif isinstance(event, log.NodeCleared):
             for name in self._names_of_machine(uid):
                 self._wakeups.room_freed.publish(name)
         self.look_at(self._names[uid])
@@ -264,7 +256,7 @@ class Releasing:
         for uid in adopts:
             await self._adopt(name, uid, before.get(uid, 0))
 
-    async def _release(self, name: str, event: PodReleased) -> None:
+    async def _release(self, name: str, event: log.PodReleased) -> None:
         """Record a release; ask the API whether a Pod is gone if no watch told of that."""
         uid, state = event.pod_uid, self._view.recorded(event.node_uid)
         holding = None if state is None else state.holdings.get(f"{uid}/{event.attempt}")
@@ -288,9 +280,9 @@ class Releasing:
         """Tell whether a release of a Pod is being recorded, or may be recorded already."""
         return any(one.pod_uid == pod_uid for one in self._unsure())
 
-    def _unsure(self) -> list[PodReleased]:
+    def _unsure(self) -> list[log.PodReleased]:
         found = (one.event for new in self._records.unsure.values() for one in new)
-        return [event for event in found if isinstance(event, PodReleased)]
+        return [event for event in found if isinstance(event, log.PodReleased)]
 
     async def force(
         self,
@@ -328,7 +320,7 @@ class Releasing:
             if dry_run:
                 released.append(holding.pod_uid)
                 continue
-            event = PodReleased(
+            event = log.PodReleased(
                 pod_uid=holding.pod_uid,
                 attempt=holding.attempt,
                 node_uid=state.uid,
@@ -403,7 +395,9 @@ class Releasing:
         before = (await self._attempts([uid])).get(uid, 0)
         new = self._observed_by(name, body, pod.entries, before, after=held)
         there = new[-1].event if new else None
-        if isinstance(there, PodObserved) and pod.ids <= {one.device_id for one in there.shares}:
+        if isinstance(there, log.PodObserved) and pod.ids <= {
+            one.device_id for one in there.shares
+        }:
             await self._record(uid, new)
 
     def _of_the_api(self, name: str, uid: str) -> ending.PodLife | None:
@@ -469,7 +463,7 @@ class Releasing:
             self._fault(life.uid, str(error))
             return ()
         ended = [
-            PodReleased(pod_uid=life.uid, attempt=one.attempt, node_uid=facts.uid, reason=NAMED)
+            log.PodReleased(pod_uid=life.uid, attempt=one.attempt, node_uid=facts.uid, reason=NAMED)
             for one in after
         ]
         last = max((one.attempt for one in after), default=before)
@@ -494,11 +488,11 @@ class Releasing:
             _log.error("can't be recorded", extra={"pod_uid": pod_uid, "reason": words})
 
 
-def _about(event: LedgerEvent) -> str:
+def _about(event: log.LedgerEvent) -> str:
     """Return the key of what is recorded: of what others gave, without its number."""
-    if isinstance(event, PodObserved):
+    if isinstance(event, log.PodObserved):
         return f"{event.pod_uid}@{event.node_uid}"
-    assert isinstance(event, PodReleased), event
+    assert isinstance(event, log.PodReleased), event
     return events.of_pod(event, 0).idempotency_key
 
 

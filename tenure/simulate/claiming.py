@@ -8,10 +8,10 @@ from typing import Final
 
 from msgspec import structs
 
-from ledger.domain.devices import COUNTER, GPU, DeviceShare
+from ledger.domain.devices import COUNTER, DeviceShare
 from ledger.domain.dialects.dra.shares import Shares, shares_of
 from ledger.domain.log.events import ClaimConsumed, ClaimObserved, ClaimReserved, PodObserved
-from ledger.domain.log.state import GRANTED, OBSERVED, Holding
+from ledger.domain.log.state import OBSERVED, Holding
 from ledger.domain.request.requests import PodRequest, is_member
 from ledger.domain.systems import Claimant, SystemPart
 from scheduler.cluster.claim_asks import ClaimWorld, NodeOffers
@@ -200,30 +200,17 @@ class Claiming:
         return given.parts.get(user.uid, ())
 
 
-def holding_of(pod: PodObserved | Placement) -> Holding:
+def holding_of(pod: PodObserved) -> Holding:
     """Return what a Pod holds of its node, as the ledger would have it."""
-    if isinstance(pod, PodObserved):
-        return Holding(
-            pod_uid=pod.pod_uid,
-            attempt=pod.attempt,
-            namespace=pod.namespace,
-            pod_name=pod.pod_name,
-            kind=OBSERVED,
-            phase=OBSERVED,
-            opened_position=0,
-            shares=pod.shares,
-            cpuset=pod.cpuset,
-            unknown_types=pod.unknown_types,
-        )
     return Holding(
-        pod_uid=pod.request.uid,
-        attempt=1,
-        namespace=pod.request.namespace,
-        pod_name=pod.request.name,
-        kind=GRANTED,
-        phase="reserved",
+        pod_uid=pod.pod_uid,
+        attempt=pod.attempt,
+        namespace=pod.namespace,
+        pod_name=pod.pod_name,
+        kind=OBSERVED,
+        phase=OBSERVED,
         opened_position=0,
         shares=pod.shares,
         cpuset=pod.cpuset,
-        unknown_types=(GPU,) if pod.counted else (),
+        unknown_types=pod.unknown_types,
     )

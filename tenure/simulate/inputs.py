@@ -29,7 +29,7 @@ from tenure.manifests import Manifests, as_admitted, read_manifests
 from tenure.simulate.claiming import alone_in, decided_in
 from tenure.simulate.model import Arrival, Run
 from tenure.simulate.schedule import Labels, Subjects, read_schedule, with_labels
-from tenure.simulate.vgpus import by_card, not_by_card, vgpus_asked
+from tenure.simulate.vgpus import by_card, vgpus_asked
 
 
 def read_manifest_run(
@@ -96,7 +96,7 @@ def manifest_run(
     pods = [
         asking(
             by_card(pod) if pod.uid in vgpus else pod,
-            tuple(not_decided(document.body, world.why_not(document), not_by_card(pod, vgpus))),
+            tuple(not_decided(document.body, world.why_not(document), pod, vgpus)),
         )
         if isinstance(pod, PodRequest)
         else pod

@@ -11,6 +11,7 @@ from ledger.domain.devices import GPU, DeviceShare
 from ledger.domain.log.workload import Workload
 from ledger.domain.request.requests import PodRequest, gpu_core_percent, group_name
 from scheduler.cluster.model import Pod, RefusedPod
+from scheduler.cluster.rebuilt import held_as_placed
 from scheduler.decide.engine import Engine
 from scheduler.decide.outcome import Unfit, Unplaced
 from scheduler.decide.settings import SchedulingSettings
@@ -199,7 +200,7 @@ class Simulator:
             self.outcomes[index] = answer
             self.tally.placed += 1
             placement = answer.placement
-            self._claiming.note(placement.node, holding_of(placement))
+            self._claiming.note(placement.node, holding_of(held_as_placed(placement, {})))
             self._use(placement.node, placement.shares, placement.counted)
 
     def _use(self, node: int, shares: Sequence[DeviceShare], counted: int) -> None:

@@ -6,7 +6,7 @@ Rule: docs/contracts/volcano-vgpu.md, "In a simulation".
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -27,9 +27,6 @@ SHORT: Final = "Insufficient vGPU cards"
 UNKNOWN: Final = "node(s) have a Pod on an unknown card"
 
 
-_BY_CARD: Final = frozenset(words.VGPU_NAMES) - {words.VGPU_NUMBER}
-
-
 class VgpuAsk(NamedTuple):
     """What one container asks of each of so many different cards; a percentage where no MiB."""
 
@@ -39,10 +36,25 @@ class VgpuAsk(NamedTuple):
     core_percent: int
 
 
-class _Left(NamedTuple):
+class _Card(NamedTuple):
+    """A card with what is left of it."""
+
+    size_mib: int
     memory_mib: int
-    core_percent: int
-    pods: int
+    core_percent: int = WHOLE_PERCENT
+    pods: int = 0
+
+    def part(self, key: str, ask: VgpuAsk) -> SystemPart | None:
+        """Return what a container gets of it: alone for all cores, else as it can; None = not."""
+        memory, alone = ask.memory_mib or self.size_mib * ask.percent // 100, ask.core_percent > 99
+        if memory > self.memory_mib or (alone and self.pods) or self.core_percent <= 0:
+            return None
+        if ask.core_percent > self.core_percent:
+            return None
+        core = ask.core_percent
+        return SystemPart(
+            system=VOLCANO, card=key, memory_mib=memory, core_percent=core, whole=alone
+        )
 
 
 def vgpus_asked(body: Mapping[str, Any]) -> tuple[VgpuAsk, ...]:
@@ -58,14 +70,8 @@ def vgpus_asked(body: Mapping[str, Any]) -> tuple[VgpuAsk, ...]:
 
 def by_card(request: PodRequest) -> PodRequest:
     """Return a Pod's request without what kube-scheduler does not count of it."""
-    counted = tuple(each for each in request.extended if each[0] not in _BY_CARD)
+    counted = tuple(each for each in request.extended if each[0] not in words.VGPU_NAMES[1:])
     return replace(request, extended=counted)
-
-
-def not_by_card(request: PodRequest, asked: Container[str]) -> str:
-    """Return the resource of Volcano's that a Pod which is not among these asks for."""
-    is_some = words.VGPU_NUMBER in dict(request.extended) and request.uid not in asked
-    return words.VGPU_NUMBER if is_some else ""
 
 
 class Vgpus:
@@ -73,17 +79,13 @@ class Vgpus:
 
     def __init__(self, nodes: Sequence[NodeFacts], adopted: Iterable[PodObserved]) -> None:
         self._nodes = nodes
-        self._size = [
+        self._left = [
             {
-                card.key: card.memory_mib or 0
+                card.key: _Card(card.memory_mib or 0, card.memory_mib or 0)
                 for card in node.systems.cards
                 if card.system == VOLCANO and card.mode == "shares" and not card.closed
             }
             for node in nodes
-        ]
-        self._left = [
-            {key: _Left(size, WHOLE_PERCENT, 0) for key, size in cards.items()}
-            for cards in self._size
         ]
         self._unknown: set[int] = set()
         numbers = {node.uid: number for number, node in enumerate(nodes)}
@@ -101,7 +103,8 @@ class Vgpus:
 
     def never(self, asks: Sequence[VgpuAsk]) -> str:
         """Return that no node has as many cards as a container asks for; empty where one has."""
-        most, asked = max(map(len, self._size), default=0), max(ask.cards for ask in asks)
+        most = max((len(node.systems.cards) for node in self._nodes), default=0)
+        asked = max(ask.cards for ask in asks)
         fact = f"a container asks for {asked} different cards of Volcano's"
         return f"{fact}; the most of a node is {most}" if asked > most else ""
 
@@ -116,39 +119,20 @@ class Vgpus:
         """Return the last cards that fit, as Volcano looks for them, container by container."""
         if number in self._unknown:
             return UNKNOWN
-        left, size, parts = dict(self._left[number]), self._size[number], list[SystemPart]()
+        left, parts = dict(self._left[number]), list[SystemPart]()
         for ask in asks:
-            fits = [key for key in reversed(left) if _fits(ask, left[key], size[key])][: ask.cards]
-            if len(fits) < ask.cards:
+            found = (left[key].part(key, ask) for key in reversed(left))
+            given = [part for part in found if part is not None][: ask.cards]
+            if len(given) < ask.cards:
                 return SHORT
-            given = [_part(ask, key, size[key]) for key in fits]
             _hold(left, given)
             parts += given
         return parts
 
 
-def _part(ask: VgpuAsk, card: str, size: int) -> SystemPart:
-    return SystemPart(
-        system=VOLCANO,
-        card=card,
-        memory_mib=ask.memory_mib or size * ask.percent // 100,
-        core_percent=ask.core_percent,
-        whole=ask.core_percent >= WHOLE_PERCENT,
-    )
-
-
-def _fits(ask: VgpuAsk, left: _Left, size: int) -> bool:
-    """Tell whether a card takes a container: alone where it asks for all cores, else as it can."""
-    if left.memory_mib < (ask.memory_mib or size * ask.percent // 100):
-        return False
-    if ask.core_percent >= WHOLE_PERCENT and left.pods:
-        return False
-    return ask.core_percent <= left.core_percent and left.core_percent > 0
-
-
-def _hold(left: dict[str, _Left], parts: Iterable[SystemPart]) -> None:
+def _hold(left: dict[str, _Card], parts: Iterable[SystemPart]) -> None:
     for part in parts:
-        if (before := left.get(part.card)) is not None:
-            memory = before.memory_mib - (part.memory_mib or 0)
-            core = before.core_percent - (part.core_percent or 0)
-            left[part.card] = _Left(memory, core, before.pods + 1)
+        if (card := left.get(part.card)) is not None:
+            memory = card.memory_mib - (part.memory_mib or 0)
+            core = card.core_percent - (part.core_percent or 0)
+            left[part.card] = _Card(card.size_mib, memory, core, card.pods + 1)

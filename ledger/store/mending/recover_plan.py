@@ -9,18 +9,9 @@ from typing import Final
 from ledger.domain.annotations.signed_allocation import Allocation
 from ledger.domain.annotations.tenure import encode_shown
 from ledger.domain.errors import CapacityError
+from ledger.domain.log import events as log
 from ledger.domain.log.codec import common_fields
 from ledger.domain.log.drift import OVER_HELD
-from ledger.domain.log.events import (
-    DriftFound,
-    LedgerEvent,
-    LedgerRecovered,
-    PodBound,
-    PodObserved,
-    PodReleased,
-    PodReserved,
-    PodVoided,
-)
 from ledger.domain.log.recorded import RECOVERY, NewEvent
 from ledger.domain.log.standing import Own
 from ledger.domain.log.state import GRANTED, Holding, NodeState, node_uid_of
@@ -56,7 +47,7 @@ class RecoveryPlan:
     """What is to be recorded; `observed` are the allocations that the database refused."""
 
     past: PastEvents
-    lost: tuple[LedgerRecovered, ...]
+    lost: tuple[log.LedgerRecovered, ...]
     gone: tuple[tuple[str, Holding], ...]
     allocations: tuple[Allocation, ...]
     texts: dict[str, str]
@@ -67,11 +58,11 @@ class RecoveryPlan:
 
     def events(self, first: int) -> list[NewEvent]:
         """Return the events of the plan with only its first so many allocations."""
-        words: list[tuple[str, LedgerEvent]] = [
+        words: list[tuple[str, log.LedgerEvent]] = [
             (f"lost/{event.lost_incarnation}/{event.lost_to}", event) for event in self.lost
         ]
         for node_uid, held in self.gone:
-            gone = PodReleased(
+            gone = log.PodReleased(
                 pod_uid=held.pod_uid, attempt=held.attempt, node_uid=node_uid, reason="gone"
             )
             words.append((f"gone/{held.key}@{held.opened_position}", gone))
@@ -81,7 +72,7 @@ class RecoveryPlan:
             words += self._again(allocation, self.observed.get(number))
         return [self._new(key, event) for key, event in words]
 
-    def _new(self, key: str, event: LedgerEvent) -> NewEvent:
+    def _new(self, key: str, event: log.LedgerEvent) -> NewEvent:
         uid = node_uid_of(event)
         return NewEvent(
             stream=f"node/{uid}" if uid else "sys",
@@ -91,13 +82,13 @@ class RecoveryPlan:
             wall_us=self.wall_us,
         )
 
-    def _followed(self, allocation: Allocation) -> list[tuple[str, LedgerEvent]]:
+    def _followed(self, allocation: Allocation) -> list[tuple[str, log.LedgerEvent]]:
         """Return what ends the earlier reservation that one took the place of."""
-        found: list[tuple[str, LedgerEvent]] = []
+        found: list[tuple[str, log.LedgerEvent]] = []
         for node_uid, node in self.past.nodes.items():
             for held in node.holdings.values():
                 if held.pod_uid == allocation.pod_uid and held.kind == GRANTED:
-                    voided = PodVoided(
+                    voided = log.PodVoided(
                         pod_uid=held.pod_uid,
                         attempt=held.attempt,
                         node_uid=node_uid,
@@ -106,13 +97,15 @@ class RecoveryPlan:
                     found.append((f"void/{held.key}@{held.opened_position}", voided))
         return found
 
-    def _again(self, allocation: Allocation, refused: str | None) -> list[tuple[str, LedgerEvent]]:
+    def _again(
+        self, allocation: Allocation, refused: str | None
+    ) -> list[tuple[str, log.LedgerEvent]]:
         key = f"{allocation.pod_uid}/{allocation.attempt}"
         if refused is not None:
             drift = _drift(allocation, refused)
             asked = self.past.requests.get(allocation.pod_uid)
             return [(f"hold/{key}", _observed(allocation, asked)), (f"drift/{key}", drift)]
-        bound = PodBound(
+        bound = log.PodBound(
             pod_uid=allocation.pod_uid, attempt=allocation.attempt, node_uid=allocation.node_uid
         )
         again = _reserved(
@@ -180,21 +173,23 @@ class Attempt:
             fits = low
 
 
-def _reserved(said: Allocation, text: str, asked: str | None) -> PodReserved:
+def _reserved(said: Allocation, text: str, asked: str | None) -> log.PodReserved:
     annotations = {ANNOTATION_TENURE_ALLOCATION: text, **encode_shown(said.shown)}
-    return PodReserved(**common_fields(said, PodReserved), annotations=annotations, request=asked)
-
-
-def _observed(said: Allocation, asked: str | None) -> PodObserved:
-    shown = encode_shown(said.shown)
-    return PodObserved(
-        **common_fields(said, PodObserved), source=SOURCE, annotations=shown, request=asked
+    return log.PodReserved(
+        **common_fields(said, log.PodReserved), annotations=annotations, request=asked
     )
 
 
-def _drift(said: Allocation, fact: str) -> DriftFound:
+def _observed(said: Allocation, asked: str | None) -> log.PodObserved:
+    shown = encode_shown(said.shown)
+    return log.PodObserved(
+        **common_fields(said, log.PodObserved), source=SOURCE, annotations=shown, request=asked
+    )
+
+
+def _drift(said: Allocation, fact: str) -> log.DriftFound:
     alone = said.shares[0] if len(said.shares) == 1 else None
-    return DriftFound(
+    return log.DriftFound(
         drift_id=f"{OVER_HELD}/{said.node_uid}/{said.pod_uid}/{said.attempt}",
         kind=OVER_HELD,
         node_uid=said.node_uid,

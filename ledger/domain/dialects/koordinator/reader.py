@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.domain import resources
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, CardLeft, DialectReader, GpuAsked
@@ -16,17 +17,6 @@ from ledger.domain.request import rules
 from ledger.domain.request.asked import NOTHING, TypeRequest, asking, first_fields
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.resources import (
-    CARD_AMOUNT_NAMES,
-    GPU,
-    GPU_CORE,
-    GPU_MEMORY,
-    GPU_MEMORY_RATIO,
-    GPU_SHARED,
-    HUAWEI_NPU_CORE,
-    KOORDINATOR_GPU_NAMES,
-    TYPE_GPU,
-)
 from ledger.domain.vocabulary import Vocabulary
 
 _PLACE: Final = "spec.containers"
@@ -75,19 +65,19 @@ def inject(amounts: Mapping[str, int]) -> dict[str, int]:
     ratio stay as they are: with `shared` they would be no request at all (4.2).
     """
     result = dict(amounts)
-    if GPU in result:
-        percent = result.pop(GPU)
-        result |= {GPU_CORE: percent, GPU_MEMORY_RATIO: percent}
-    if GPU_SHARED not in result and HUAWEI_NPU_CORE not in result:
-        result[GPU_SHARED] = cards_of(result)
+    if resources.GPU in result:
+        percent = result.pop(resources.GPU)
+        result |= {resources.GPU_CORE: percent, resources.GPU_MEMORY_RATIO: percent}
+    if resources.GPU_SHARED not in result and resources.HUAWEI_NPU_CORE not in result:
+        result[resources.GPU_SHARED] = cards_of(result)
     return result
 
 
 def cards_of(amounts: Mapping[str, int]) -> int:
     """Return over how many cards amounts go: as said, else by the ratio, else by the core."""
-    if GPU_SHARED in amounts:
-        return amounts[GPU_SHARED]
-    percent = amounts.get(GPU_MEMORY_RATIO, amounts.get(GPU_CORE, 0))
+    if resources.GPU_SHARED in amounts:
+        return amounts[resources.GPU_SHARED]
+    percent = amounts.get(resources.GPU_MEMORY_RATIO, amounts.get(resources.GPU_CORE, 0))
     whole = percent > WHOLE_PERCENT and percent % WHOLE_PERCENT == 0
     return percent // WHOLE_PERCENT if whole else 1
 
@@ -95,13 +85,15 @@ def cards_of(amounts: Mapping[str, int]) -> int:
 def split(amounts: Mapping[str, int]) -> tuple[int, CardShare]:
     """Return how many cards give what each; beside a ratio no memory counts (contract 4.4)."""
     cards = cards_of(amounts)
-    ratio = amounts.get(GPU_MEMORY_RATIO, 0) // cards
+    ratio = amounts.get(resources.GPU_MEMORY_RATIO, 0) // cards
     return cards, CardShare(
-        core_percent=amounts.get(GPU_CORE, 0) // cards,
-        memory_bytes=0 if ratio else amounts.get(GPU_MEMORY, 0) // cards,
+        core_percent=amounts.get(resources.GPU_CORE, 0) // cards,
+        memory_bytes=0 if ratio else amounts.get(resources.GPU_MEMORY, 0) // cards,
         memory_ratio_percent=ratio,
         amounts=tuple(
-            (name, amounts[name] // cards) for name in CARD_AMOUNT_NAMES if name in amounts
+            (name, amounts[name] // cards)
+            for name in resources.CARD_AMOUNT_NAMES
+            if name in amounts
         ),
     )
 
@@ -113,7 +105,7 @@ def koordinator_demands(spec: PodSpec) -> TypeRequest:
     Rule: Koordinator contract 4.1 to 4.4 and 5.1 step 4: each container as the webhook leaves it,
     then the Pod's aggregate, then the split over its cards.
     """
-    asks = asking(spec, KOORDINATOR_GPU_NAMES)
+    asks = asking(spec, resources.KOORDINATOR_GPU_NAMES)
     if not asks:
         return NOTHING
     errors = [error for ask in asks for error in _check_container(*ask)]
@@ -133,7 +125,7 @@ def koordinator_demands(spec: PodSpec) -> TypeRequest:
     cards, share = split(total)
     counts = {container.index: cards_of(amounts) for container, amounts in injected}
     demand = DeviceDemand(
-        device_type=TYPE_GPU,
+        device_type=resources.TYPE_GPU,
         count=cards,
         core_percent=share.core_percent,
         memory_bytes=share.memory_bytes,
@@ -159,9 +151,9 @@ def _check_container(container: ContainerSpec, amounts: Mapping[str, int]) -> It
         return
     yield from rules.check_gpu_combination(fields, asked, container.path)
     yield from _check_amounts(fields, asked)
-    if GPU_SHARED in asked and GPU_MEMORY in asked:
+    if resources.GPU_SHARED in asked and resources.GPU_MEMORY in asked:
         yield from rules.check_memory_split(
-            fields[GPU_MEMORY], asked[GPU_MEMORY], asked[GPU_SHARED]
+            fields[resources.GPU_MEMORY], asked[resources.GPU_MEMORY], asked[resources.GPU_SHARED]
         )
 
 
@@ -169,7 +161,7 @@ def _check_container(container: ContainerSpec, amounts: Mapping[str, int]) -> It
 def _check_amounts(fields: Mapping[str, str], asked: Mapping[str, int]) -> Iterator[FieldError]:
     """Refuse what would be lost when it is divided over cards (contract 12, Q13, as "ours")."""
     cards = cards_of(asked)
-    for name in CARD_AMOUNT_NAMES:
+    for name in resources.CARD_AMOUNT_NAMES:
         if name in asked and asked[name] % cards:
             yield rules.invalid(
                 fields[name], asked[name], f"must be a multiple of the {cards} cards"
@@ -192,9 +184,9 @@ def _check_pod(asks: Asks, total: Mapping[str, int]) -> Iterator[FieldError]:
             )
             return
     broken = [*rules.check_gpu_combination(fields, total, _PLACE)]
-    if GPU_MEMORY in total and not broken:
-        field = fields.get(GPU_MEMORY, _PLACE)
-        broken += rules.check_memory_split(field, total[GPU_MEMORY], cards_of(total))
+    if resources.GPU_MEMORY in total and not broken:
+        field = fields.get(resources.GPU_MEMORY, _PLACE)
+        broken += rules.check_memory_split(field, total[resources.GPU_MEMORY], cards_of(total))
     if not broken:
         broken += _check_amounts({name: fields.get(name, _PLACE) for name in total}, total)
     yield from broken
@@ -211,19 +203,23 @@ def _check_pod(asks: Asks, total: Mapping[str, int]) -> Iterator[FieldError]:
 
 
 def _adverts(units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | None:
-    count = units(GPU_CORE) // WHOLE_PERCENT
-    return Adverts(name=GPU_CORE, count=count, memory_bytes=units(GPU_MEMORY) // max(1, count))
+    count = units(resources.GPU_CORE) // WHOLE_PERCENT
+    return Adverts(
+        name=resources.GPU_CORE,
+        count=count,
+        memory_bytes=units(resources.GPU_MEMORY) // max(1, count),
+    )
 
 
 def _offers(card: CardLeft, _vocabulary: Vocabulary) -> Mapping[str, int]:
     """Return what the released agent sums up of healthy cards (contract 1.2)."""
     ratio = card.memory_bytes * WHOLE_PERCENT // max(1, card.total_bytes)
     return {
-        GPU: min(card.core_percent, ratio),
-        GPU_CORE: card.core_percent,
-        GPU_MEMORY: card.memory_bytes,
-        GPU_MEMORY_RATIO: ratio,
-        GPU_SHARED: WHOLE_PERCENT if card.is_open else 0,
+        resources.GPU: min(card.core_percent, ratio),
+        resources.GPU_CORE: card.core_percent,
+        resources.GPU_MEMORY: card.memory_bytes,
+        resources.GPU_MEMORY_RATIO: ratio,
+        resources.GPU_SHARED: WHOLE_PERCENT if card.is_open else 0,
     }
 
 
@@ -231,10 +227,10 @@ READER: Final = DialectReader(
     dialect=Dialect.KOORDINATOR,
     words=DialectWords(
         name=str(Dialect.KOORDINATOR),
-        resources=KOORDINATOR_GPU_NAMES,
-        card_numbers=frozenset({GPU_SHARED}),
-        card_percents=frozenset({GPU, GPU_CORE, GPU_MEMORY_RATIO}),
-        card_memories=frozenset({GPU_MEMORY, GPU_MEMORY_RATIO}),
+        resources=resources.KOORDINATOR_GPU_NAMES,
+        card_numbers=frozenset({resources.GPU_SHARED}),
+        card_percents=frozenset({resources.GPU, resources.GPU_CORE, resources.GPU_MEMORY_RATIO}),
+        card_memories=frozenset({resources.GPU_MEMORY, resources.GPU_MEMORY_RATIO}),
     ),
     demands=lambda spec: GpuAsked(dialect=Dialect.KOORDINATOR, asked=koordinator_demands(spec)),
     rewritten=inject,
