@@ -91,6 +91,8 @@ def plain_request(group: Json) -> dict[str, str]:
         return {}
     if group["system"] not in PLAIN:
         counted = [unit for unit in group["units"] if not unit.endswith(("mem", "cores"))]
+        if group["mode"] == "shares":  # of HAMi's other vendors units are given by number
+            counted = [unit for unit in counted if unit.startswith("nvidia.com/")]
         return {counted[0]: "1"} if counted else {}
     request = PLAIN[group["system"]]
     return request if request.keys() & group["units"].keys() else {}

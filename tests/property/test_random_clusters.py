@@ -43,7 +43,7 @@ ASKED_WHO: Final = 3
 OF_A_KIND: Final = 40
 """So many nodes of a kind that waits are asked until one is told wrongly."""
 
-ASKED: Final = ("map", "map-of-ledger", "who", "simulate", "why", "check")
+ASKED: Final = ("map", "map-of-ledger", "who", "usage", "simulate", "why", "check")
 CALLED: Final = (*KINDS, FEW_PLACES)
 CASES: Final = frozenset(f"random {command} {kind}" for command in ASKED for kind in CALLED)
 """How waiting.txt calls what is not told rightly of a kind of node."""
@@ -160,6 +160,7 @@ def wrong_of(cluster: RandomCluster, line: CommandLine) -> Wrong:
         found[f"random who {node.kind}"] += of_who({"who": {node.name: node.who}}, line)
     if not any(f"random {each} {node.kind}" in WAITING for each in ASKED for node in cluster.nodes):
         found["random sums"] += of_sums(cluster.nodes, line)
+    of_usage(cluster, files, line, found)
     of_questions(cluster, files, line, found)
     return {case: words for case, words in found.items() if words}
 
@@ -192,6 +193,19 @@ def of_sums(nodes: Sequence[NodeTruth], line: CommandLine) -> Iterator[str]:
     if int(nodes[0].name[1:].partition("n")[0]) % PAGES == 0:
         page = line.ask("report", "--no-verify", "-o", "-").out
         yield from differences(claim, sums_of(page), "report")
+
+
+def of_usage(cluster: RandomCluster, files: Files, line: CommandLine, found: Wrong) -> None:
+    """Add how the hours of Pods that hold cards or parts by number are wrong, node by node."""
+    told = json.loads(line.run("usage", files.runs, "--by", "owner", "-o", "json").out)
+    hours = {each["group"]: each["gpu_hours"] for each in told["groups"]}
+    for node in cluster.nodes:
+        if node.hours is not None:
+            said = hours.get(f"job/{node.name}", 0.0)
+            if abs(said - node.hours) > 0.01:  # it counts until a second after what was heard
+                found[f"random usage {node.name.partition('-')[2]}"].append(
+                    f"{node.name}: {node.hours} GPU-hours, told {said}"
+                )
 
 
 def of_questions(cluster: RandomCluster, files: Files, line: CommandLine, found: Wrong) -> None:

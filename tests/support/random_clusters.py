@@ -21,6 +21,7 @@ Number = int | dict[str, int | None]
 
 STARTED: Final = "2026-11-23T06:00:00Z"
 HEARD: Final = "2026-11-23T08:00:00Z"
+HOURS: Final = 2
 GPU: Final = "nvidia.com/gpu"
 BASE: Final = {"cpu": "64", "memory": "512Gi"}
 PLACES: Final = 110
@@ -51,6 +52,9 @@ class Made:
     asks: str = ""
     """The resource by which a Pod asks for whole cards."""
 
+    hours: float | None = None
+    """GPU-hours of its Pods from STARTED to HEARD; None where shares have no hours of their own."""
+
     listed: int = 0
     """So many cards the node has, open or closed: no request up to it is one for never."""
 
@@ -63,6 +67,7 @@ class NodeTruth:
     kind: str
     map: Object
     who: dict[str, list[str]]
+    hours: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +205,7 @@ def whole(node: str, resource: str, labels: dict[str, str], rng: Random, cards: 
         pods=pods,
         who={"": names_of(pods)} if held else {},
         asks=resource,
+        hours=float(HOURS * held),
         listed=cards,
     )
 
@@ -254,6 +260,7 @@ def parts(
         labels=labels,
         pods=pods,
         who={"?": names_of(pods)},
+        hours=HOURS * held / each,
     )
 
 
@@ -673,7 +680,7 @@ def kai(node: str, rng: Random) -> Made:
 def no_cards(node: str, rng: Random) -> Made:
     """Return a node with CPUs alone."""
     pods = [pod_of(f"{node}-p{each}", node, {}, rng) for each in range(rng.randint(0, 3))]
-    return Made(cards=0, free=0, takeable=0, pods=pods)
+    return Made(cards=0, free=0, takeable=0, pods=pods, hours=0.0)
 
 
 KINDS: Final[dict[str, tuple[Callable[[str, Random], Made], int]]] = {
@@ -748,12 +755,15 @@ def node_of(name: str, kind: str, rng: Random) -> tuple[list[Object], NodeTruth,
             ],
         },
     }
+    for each in made.pods:
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid_of("job", name)}
+        each["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
     told: Object = {"node": name, "open": room not in CLOSED}
     sums = {"cards": made.cards, "free": made.free}
     if made.takeable is not None:
         sums["gettable"] = 0 if room in CLOSED else min(made.takeable, places)
     called = room if room == FEW_PLACES else kind
-    truth = NodeTruth(name=name, kind=called, map={**told, **sums}, who=made.who)
+    truth = NodeTruth(name=name, kind=called, map={**told, **sums}, who=made.who, hours=made.hours)
     return [body, *made.objects, *made.pods], truth, made, room
 
 
