@@ -93,9 +93,13 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
     claims, rest = holders_of_own(nodes, dra, objects)
     ended = {pod.uid: is_ended(pod.body) for pod in objects.of_kind("Pod")}
     given = given_by_claims(rest, {document.uid: node for document, node in placed}, ended)
+    twice, left = dict[str, list[str]](), {one.key for one in rest.devices}
+    for one in (one for one in dra.devices if one.key not in left):
+        twice.setdefault(one.node, []).append(f"a register and dra offer one card: {one.id}")
     nodes = {
         name: replace(
             facts,
+            faults=(*facts.faults, *twice.get(name, ())) if facts.dialects else facts.faults,
             by_claims=dra.by_claims(name, dict(facts.systems.offers)),
             systems=with_claims(facts.systems, given, name),
         )
