@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ledger.domain.request.card_names import NVIDIA_DOMAIN, count_in, may_be_cards
-from scheduler.usage.picture import CardGroup, Many, Sums, Units, regrouped, sums_over
+from scheduler.usage.picture import CardGroup, DeviceNow, Many, Sums, Units, regrouped, sums_over
 from scheduler.usage.plugins import NVIDIA
 
 
@@ -62,33 +62,27 @@ def once(
 
 def _by_id(groups: Sequence[CardGroup]) -> tuple[list[CardGroup], list[str]]:
     """Return groups in which every id is once, at the first that has it, with all its holders."""
-    systems: dict[str, list[str]] = {}
+    found: dict[str, list[tuple[str, DeviceNow]]] = {}
     for group in groups:
         for card in group.devices:
-            systems.setdefault(card.id, []).append(group.system)
-    twice = {key: each for key, each in systems.items() if key and len(each) > 1}
+            found.setdefault(card.id, []).append((group.system, card))
+    twice = {key: same for key, same in found.items() if key and len(same) > 1}
     if not twice:
         return list(groups), []
-    holders = {
-        key: tuple(
-            who
-            for group in groups
-            for card in group.devices
-            if card.id == key
-            for who in card.holders
-        )
-        for key in twice
-    }
-    found = []
+    left, merged = dict(twice), []
     for group in groups:
-        devices = [
-            replace(card, holders=holders.pop(card.id)) if card.id in holders else card
-            for card in group.devices
-            if card.id in holders or card.id not in twice
-        ]
-        found.append(regrouped(group, devices, group.unplaced, group.units))
-    told = [f"{' and '.join(each)} offer one card: {key}" for key, each in twice.items()]
-    return [group for group in found if group.devices or group.unplaced], told
+        devices = []
+        for card in group.devices:
+            same = left.pop(card.id, None)
+            holders = tuple(who for _, one in same or () for who in one.holders)
+            if same or card.id not in twice:
+                devices.append(replace(card, holders=holders) if same else card)
+        merged.append(regrouped(group, devices, group.unplaced, group.units))
+    told = [
+        f"{' and '.join(system for system, _ in same)} offer one card: {key}"
+        for key, same in twice.items()
+    ]
+    return [group for group in merged if group.devices or group.unplaced], told
 
 
 def open_ended(

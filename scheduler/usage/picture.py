@@ -41,8 +41,11 @@ class Many:
 
     def cut(self, most: int) -> Many:
         """Return so many, but no more than that."""
-        least = min(self.least, most)
-        return Many(least=least, most=most if self.most is None else min(self.most, most))
+        if self.most is None and most > self.least:
+            return self
+        return Many(
+            least=min(self.least, most), most=most if self.most is None else min(most, self.most)
+        )
 
     def __add__(self, other: Many) -> Many:
         """Return how many there are of both together."""

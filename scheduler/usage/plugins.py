@@ -116,19 +116,22 @@ def plugin_groups(
     wholes, told = sum(map(node.there, plain)), []
     units = [(cuts[name], node.there(name)) for name in parts]
     least, most = card_names.cards_of(units)
+    against = f"{label} is {count}, offered are " + ", ".join(
+        f"{node.there(name)} {name}" for name in cuts
+    )
     is_by_model = any(name.partition("/")[2] in {TYPE_GPU, "gpu.shared"} for name in parts)
     if count and parts and not (is_by_model and count == sum(number for _, number in units)):
         rest = max(0, count - wholes)
         if least <= rest <= most and count >= wholes:
             least = most = rest
         else:
-            told.append(f"{label} is {count}, offered are {_offered(node, cuts)}")
+            told.append(against)
             if all(not cut.size for cut, _ in units):
                 least, most = min(least, rest), max(most, rest)
             wholes = min(wholes, max(0, count - least))
             most = min(most, max(least, count - wholes))
     elif count and count != wholes and plain:
-        told.append(f"{label} is {count}, offered are {_offered(node, cuts)}")
+        told.append(against)
     is_sound = wholes == sum(map(node.there, plain)) and not is_by_model
     if label and not count:
         told.append(f"{label} is no number: {node.labels[label]}")
@@ -144,22 +147,15 @@ def not_offered(labels: Mapping[str, str]) -> Iterator[picture.CardGroup]:
     if not count and labels.get(f"{NVIDIA_GPU}.present") != "true":
         return
     card = picture.DeviceNow(id="", minor=None, healthy=False, closed="not offered")
-    yield picture.CardGroup(
-        device_type=TYPE_GPU,
+    group = picture.group_of(
         system=NVIDIA,
         model=card_names.product_of(labels),
         memory_mib=card_names.number_in(labels, f"{NVIDIA_GPU}.memory") or None,
-        mode="whole",
-        cards=picture.Many(least=count or 1, most=count or None),
-        free=picture.NONE,
-        gettable=picture.NONE,
-        devices=(card,) * (count or 1),
+        devices=[card] * (count or 1),
+        is_open=False,
         is_inventoried=False,
     )
-
-
-def _offered(node: Plugged, names: Mapping[str, card_names.Cut]) -> str:
-    return ", ".join(f"{node.there(name)} {name}" for name in names)
+    yield replace(group, cards=picture.Many(least=count or 1, most=count or None))
 
 
 def _whole(

@@ -6,7 +6,6 @@ Rule: docs/contracts/volcano-vgpu.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from ledger.domain.annotations.wire import is_number
@@ -55,32 +54,30 @@ def decode_vgpu_register(text: str) -> tuple[SystemCard, ...] | None:
     return tuple(cards)
 
 
-def decode_vgpu_given(text: str) -> tuple[SystemPart, ...] | None:
+def decode_vgpu_given(
+    text: str, system: str = VOLCANO, driver: str = ""
+) -> tuple[SystemPart, ...] | None:
     """
     Return what a Pod's containers have of each card; None for a text of another form.
 
     `;` parts containers, `:` their cards, `,` the fields: id, kind, MiB, core percent.
     """
     found: dict[str, tuple[int, int]] = {}
-    for card, memory, core in _entries(text):
-        if not (is_number(memory) and is_number(core)) or len(found) > _CARDS_MAX:
+    for entry in (one for part in text.split(";") for one in filter(None, part.split(":"))):
+        fields = [*entry.split(","), "", "", "", ""]
+        card = fields[0].partition("[")[0]
+        if not all(map(is_number, fields[2:4])) or len(found) > _CARDS_MAX:
             return None
         before = found.get(card, (0, 0))
-        found[card] = (before[0] + int(memory), before[1] + int(core))
+        found[card] = (before[0] + int(fields[2]), before[1] + int(fields[3]))
     return tuple(
         SystemPart(
-            system=VOLCANO,
+            system=system,
             card=card,
+            driver=driver,
             core_percent=core,
             memory_mib=memory,
             whole=core >= WHOLE_PERCENT,
         )
         for card, (memory, core) in found.items()
     )
-
-
-def _entries(text: str) -> Iterator[tuple[str, str, str]]:
-    for container in text.split(";"):
-        for entry in filter(None, container.split(":")):
-            fields = [*entry.split(","), "", "", "", ""]
-            yield fields[0].partition("[")[0], fields[2], fields[3]

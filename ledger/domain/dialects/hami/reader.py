@@ -11,6 +11,7 @@ from msgspec import structs
 
 from ledger.domain import resources
 from ledger.domain.adopted.cards import Asker, Found, Part, collect, part_share, unreadable
+from ledger.domain.annotations.volcano_vgpu import decode_vgpu_given
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare
 from ledger.domain.dialects.hami import words
@@ -300,34 +301,21 @@ def given_of_others(
     annotations: Mapping[str, str], systems: DeviceSystems
 ) -> tuple[SystemPart, ...]:
     """Return the parts of cards that a Pod's annotations name, of such as no inventory has."""
-    modes = {card.key: card.mode for card in systems.cards if card.system == str(Dialect.HAMI)}
-    unread = [name for system, name in systems.unread if system == str(Dialect.HAMI)]
-    parts: dict[str, SystemPart] = {}
-    for key in sorted(annotations) if modes or unread else ():
+    hami = str(Dialect.HAMI)
+    in_cores = {card.key: card.mode == "slices" for card in systems.cards if card.system == hami}
+    unread = [name for system, name in systems.unread if system == hami]
+    found: list[SystemPart] = []
+    for key in sorted(annotations) if in_cores or unread else ():
         if not _OTHER_GIVEN.fullmatch(key):
             continue
-        is_nvidia = key == words.ALLOCATED
-        of = [v for v in unread if (is_nvidia if v == words.CARDS else v.lower() in key.lower())]
-        try:
-            containers = decode_allocated(annotations[key])
-        except InputError:
-            continue
-        for card in (card for cards in containers for card in cards):
-            if card.device_id not in modes and not of:
-                continue
-            before = parts.get(card.device_id)
-            core = card.core_percent if modes.get(card.device_id) != "slices" else 0
-            core += (before.core_percent or 0) if before else 0
-            memory = card.memory_mib + ((before.memory_mib or 0) if before else 0)
-            parts[card.device_id] = SystemPart(
-                system=str(Dialect.HAMI),
-                card=card.device_id,
-                driver=of[0] if of else "",
-                core_percent=core,
-                memory_mib=memory,
-                whole=core >= WHOLE_PERCENT,
-            )
-    return tuple(parts.values())
+        word = words.CARDS if key == words.ALLOCATED else key.lower()
+        of = next((one for one in unread if one.lower() in word), "")
+        found += (
+            replace(part, core_percent=0, whole=False) if in_cores.get(part.card) else part
+            for part in decode_vgpu_given(annotations[key], hami, of) or ()
+            if part.card in in_cores or of
+        )
+    return tuple(found)
 
 
 def beside_device(

@@ -109,3 +109,15 @@ def test_whole_cards_beside_slices_that_need_all_are_none() -> None:
     assert told == [
         f"{GPU}.count is 2, offered are 2 {GPU}, 6 nvidia.com/mig-1g.10gb, 4 nvidia.com/mig-2g.20gb"
     ]
+
+
+def test_places_for_pods_cut_what_can_be_got() -> None:
+    """A number without an end stays one as far as there are places."""
+    cut = [
+        (exactly(0), 3, exactly(0)),
+        (Many(least=2, most=7), 3, Many(least=2, most=3)),
+        (Many(least=2, most=7), 0, exactly(0)),
+        (Many(least=1, most=None), 5, Many(least=1, most=None)),
+        (Many(least=1, most=None), 0, exactly(0)),
+    ]
+    assert [many.cut(places) for many, places, _ in cut] == [right for _, _, right in cut]
