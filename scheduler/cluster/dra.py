@@ -38,12 +38,12 @@ def is_taint_rule(document: Document) -> bool:
 
 def selects_otherwise(rule: Document) -> bool:
     """Tell whether a DeviceTaintRule selects by more than is looked at here."""
-    selector = section(rule.body, "spec", "deviceSelector")
-    return any(
-        name not in _SELECTED or not isinstance(value, str)
-        for name, value in selector.items()
-        if value is not None
-    )
+    return bool(_otherwise(section(rule.body, "spec", "deviceSelector")))
+
+
+def _otherwise(selector: Mapping[str, Any]) -> set[str]:
+    words = {name for name in _SELECTED if isinstance(selector.get(name), str)}
+    return {name for name, value in selector.items() if value is not None} - words
 
 
 def with_rules(slices: Sequence[Document], objects: Documents) -> Sequence[Document]:
@@ -75,13 +75,15 @@ def _tainted(
     for item in devices:
         if isinstance(item, dict):
             names = dict(zip(_SELECTED, (*key, text_in(item, "name")), strict=True))
-            taints = [
-                {name: text_in(taint, name) for name in ("key", "value", "effect")}
+            some = [
+                (selector, {name: text_in(taint, name) for name in ("key", "value", "effect")})
                 for selector, taint in rules
                 if all(text_in(selector, name) in {"", names[name]} for name in _SELECTED)
             ]
             own = items_in({**section(item, "basic"), **item}.get("taints"))
-            told.append({**item, "taints": [*own, *taints]} if taints else item)
+            fields = (name for selector, _ in some for name in _otherwise(selector))
+            more = {f"deviceSelector.{name}": True for name in fields}  # no claim is given it
+            told.append({**item, **more, "taints": [*own, *(t for _, t in some)]} if some else item)
         else:
             told.append(item)
     return replace(document, body={**document.body, "spec": {**spec, "devices": told}})

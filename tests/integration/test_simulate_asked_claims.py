@@ -425,6 +425,10 @@ def test_a_taint_rule_that_selects_by_more_bars_more_and_says_so(
     assert cards(found["a"]) == ["GPU-n1-1"]
     (warning,) = found[""]["warnings"]
     assert "DeviceTaintRule r: selects by more than driver, pool and device" in warning
+    line.ledger.unlink()
+    found = decided(line, *pure(1), rule, device_class(), waiting("c"), user("a", "c"))
+    why = found["a"]["unschedulable"]["message"]
+    assert f"cannot allocate all claims: not decided: deviceSelector.{next(iter(more))}" in why
 
 
 def test_claims_without_uids_are_claims_of_their_own(line: CommandLine) -> None:
