@@ -204,6 +204,7 @@ class ClusterSnapshot:
         requests: Pod UID -> its own request, of Pods that wait and Pods that hold.
         untold: facts that nobody wrote down here, so that nothing was decided by them.
         knows_nodes: every node is told as deciding reads it.
+        waiting: UIDs of Pods that wait alone, in the order in which they are decided.
         by_count: whole cards are placed by count where nobody knows which are held, as in a
             simulation.
     """
@@ -214,6 +215,7 @@ class ClusterSnapshot:
     requests: Mapping[str, PodRequest] = field(default_factory=dict)
     untold: tuple[str, ...] = ()
     knows_nodes: bool = True
+    waiting: tuple[str, ...] = ()
     by_count: bool = False
 
     def others(self, pod_uid: str) -> list[Holder]:

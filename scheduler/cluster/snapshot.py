@@ -230,6 +230,8 @@ def snapshot_of_ledger(
         request = None if told_by_files else rebuilt.request_of(event, told.requests)
         if request is not None:
             known[uid] = request
+    waits = (uid for uid in told.refusals if uid in known and uid not in told.holdings)
+    waiting = [uid for uid in waits if not group_name(known[uid])]
     knows_nodes = all(uid in facts or uid in told.described for uid in state.nodes)
     untold = [] if knows_nodes else [rebuilt.UNTOLD_OF_NODES]
     if told.is_archived and any(
@@ -245,6 +247,7 @@ def snapshot_of_ledger(
         requests=known,
         untold=tuple(untold),
         knows_nodes=knows_nodes,
+        waiting=tuple(sorted(waiting, key=lambda uid: -known[uid].snapshot.priority)),
         by_count=source.is_simulation,
     )
 

@@ -20,21 +20,12 @@ from zstandard import (
 )
 
 from certs.ports import Object
+from ledger.domain import resources as res
 from ledger.domain.annotations.guarded import given
 from ledger.domain.annotations.wire import TRUE
 from ledger.domain.kube.object_fields import found_in
 from ledger.domain.request.card_names import stands_for_cards
 from ledger.domain.request.cpus import OWN_CPUS
-from ledger.domain.resources import (
-    ANNOTATION_RESOURCE_STATUS,
-    ANNOTATION_TENURE_PROOF,
-    ANNOTATION_TENURE_RELEASED_AT,
-    LABEL_QOS_CLASS,
-    LABEL_TENURE_HOLDING,
-    LABEL_TENURE_PREEMPT,
-    SCHEDULER_NAME,
-    UNHEALTHY_GPU_PREFIX,
-)
 from scheduler.cluster.documents import Document
 from scheduler.cluster.one_node import NodeDocuments
 from scheduler.service.ending import PodLife, life_words
@@ -51,7 +42,7 @@ _FAST: Final = -1
 _TEXT_BYTES: Final = 4096
 """What most texts are no longer than."""
 _UNREAD: Final = frozenset(
-    {"kubectl.kubernetes.io/last-applied-configuration", ANNOTATION_TENURE_RELEASED_AT}
+    {"kubectl.kubernetes.io/last-applied-configuration", res.ANNOTATION_TENURE_RELEASED_AT}
 )
 """A copy of the object that kubectl leaves in it, and what we write for kube-scheduler."""
 
@@ -308,7 +299,7 @@ class PodBook:
             for node in {pod.node, "" if before is None else before.node} - {""}:
                 self._wakeups.pod_moved.publish(node)
         if pod.proof and (before is None or before.proof != pod.proof):
-            text = item["metadata"]["annotations"][ANNOTATION_TENURE_PROOF]
+            text = item["metadata"]["annotations"][res.ANNOTATION_TENURE_PROOF]
             self.proofs[uid] = self._packer.packed(text.encode())
         if pod.ended or not pod.proof:
             self.proofs.pop(uid, None)
@@ -392,8 +383,8 @@ class Namespaces:
         """Take a Namespace that came or changed."""
         name = self._names[uid] = str(item["metadata"]["name"])
         labels = item["metadata"].get("labels") or {}
-        self.labelled[name] = LABEL_TENURE_HOLDING in labels
-        self.preempt[name] = labels.get(LABEL_TENURE_PREEMPT) == TRUE
+        self.labelled[name] = res.LABEL_TENURE_HOLDING in labels
+        self.preempt[name] = labels.get(res.LABEL_TENURE_PREEMPT) == TRUE
 
     def drop(self, uid: str) -> None:
         """Forget a Namespace that is gone."""
@@ -411,10 +402,10 @@ def pod_seen(item: Object, device_names: AbstractSet[str]) -> PodSeen:
         **life,
         priority=int(spec.get("priority") or 0),
         version=str(metadata.get("resourceVersion") or ""),
-        holds=ANNOTATION_RESOURCE_STATUS in words or _holds(item, device_names),
-        is_ours=spec.get("schedulerName") == SCHEDULER_NAME,
+        holds=res.ANNOTATION_RESOURCE_STATUS in words or _holds(item, device_names),
+        is_ours=spec.get("schedulerName") == res.SCHEDULER_NAME,
         given=given_digest(words),
-        proof=_digest(words.get(ANNOTATION_TENURE_PROOF, "").encode()),
+        proof=_digest(words.get(res.ANNOTATION_TENURE_PROOF, "").encode()),
         labels=_labels(metadata) if life["node"] and not life["ended"] else "",
         leaving=str(metadata.get("deletionTimestamp") or ""),
     )
@@ -443,7 +434,7 @@ def _life(pod: PodSeen) -> tuple[str, str, bool]:
 def _holds(item: Object, device_names: AbstractSet[str]) -> bool:
     """Tell whether a Pod asks for devices, of whichever vendor, or for CPUs of its own."""
     labels = item["metadata"].get("labels") or {}
-    if labels.get(LABEL_QOS_CLASS) in OWN_CPUS:
+    if labels.get(res.LABEL_QOS_CLASS) in OWN_CPUS:
         return True
     return any(
         not device_names.isdisjoint(amounts) or any(map(stands_for_cards, amounts))
@@ -493,7 +484,7 @@ def _inventory(item: Object) -> tuple[str, Object]:
 
 def _unhealthy(item: Object) -> tuple[str, Object] | None:
     name = str(item["metadata"]["name"])
-    if not name.startswith(UNHEALTHY_GPU_PREFIX):
+    if not name.startswith(res.UNHEALTHY_GPU_PREFIX):
         return None
     body = {"metadata": _metadata(item), "data": item.get("data") or {}}
-    return name.removeprefix(UNHEALTHY_GPU_PREFIX), body
+    return name.removeprefix(res.UNHEALTHY_GPU_PREFIX), body

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice, takewhile
+from typing import Final
 
 from ledger.domain.request.requests import PlacementRules, PodRequest, group_name
 from scheduler.cluster.model import ClusterSnapshot
 from scheduler.cluster.settings import simulated
-from scheduler.decide.outcome import Unplaced
+from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.refusal.possible import opened_up
 from scheduler.whatif.nearest import GroupNearest, Nearest, nearest, nearest_of_group
 from scheduler.whatif.obstacles import Obstacle, find_reasons
 from scheduler.whatif.preemption import Fragmentation, fragmentation
 from scheduler.whatif.what_if import WhatIf, what_if_of
+
+_AHEAD_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,7 @@ class Prospects:
         untold: facts that nobody wrote down where we looked.
         is_known: its request is.
         member_of: its group, from which it is looked at alone; empty without one.
+        ahead: Pods that wait before it and get a place, as (path, node).
         group: of a member of a group whose members are known: how far they get together.
     """
 
@@ -45,6 +51,7 @@ class Prospects:
     nearest: Nearest | None = None
     fragmentation: Fragmentation | None = None
     member_of: str = ""
+    ahead: tuple[tuple[str, str], ...] = ()
     group: GroupNearest | None = None
 
 
@@ -55,6 +62,7 @@ def prospects_of(pod_uid: str, cluster: ClusterSnapshot) -> Prospects:
     if request is None or not cluster.knows_nodes:
         return Prospects(names=names, untold=cluster.untold, is_known=request is not None)
     what_if = what_if_of(cluster, pod_uid)
+    ahead = tuple(_ahead(pod_uid, cluster, what_if))
     answer = what_if.decide(request)
     name = group_name(request)
     members = _members(name, cluster) if name else []
@@ -70,8 +78,19 @@ def prospects_of(pod_uid: str, cluster: ClusterSnapshot) -> Prospects:
         nearest=nearest(request, what_if),
         fragmentation=None if refusal is None else fragmentation(refusal, what_if),
         member_of=name,
+        ahead=ahead,
         group=nearest_of_group(members, what_if) if len(members) > 1 else None,
     )
+
+
+def _ahead(pod_uid: str, cluster: ClusterSnapshot, what_if: WhatIf) -> Iterator[tuple[str, str]]:
+    """Give those that wait before a Pod their places, as far as they are looked at."""
+    before = takewhile(lambda uid: uid != pod_uid, cluster.waiting)
+    for uid in islice(before, _AHEAD_MAX):
+        answer = what_if.decide(cluster.requests[uid])
+        if isinstance(answer, Placement):
+            what_if.reserve(answer)
+            yield answer.request.path, answer.node_name
 
 
 def _hopeless(request: PodRequest, what_if: WhatIf) -> frozenset[int]:

@@ -22,6 +22,7 @@ _COLUMNS: Final = (
 )
 _KEYS: Final = ("reason", "asked", "available", "unit", "about")
 _PODS_SHOWN: Final = 8
+_AHEAD_SHOWN: Final = 4
 _NODES_SHOWN: Final = 3
 _NEEDS_OBJECTS: Final = (
     "the ledger does not record what deciding reads of the nodes: name their files by --objects to"
@@ -108,7 +109,13 @@ def record_of(prospects: Prospects) -> dict[str, Any]:
             "next": nearest_record(group.next_one, prospects.names),
         },
         "untold": list(prospects.untold),
+        **({"ahead": ahead_record(prospects.ahead)} if prospects.ahead else {}),
     }
+
+
+def ahead_record(ahead: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    """Return the Pods that wait and were given a place first."""
+    return [{"pod": path, "node": node} for path, node in ahead]
 
 
 def nearest_record(found: Nearest | None, names: Sequence[str]) -> dict[str, Any] | None:
@@ -140,6 +147,8 @@ def lines_of(prospects: Prospects, told: str = "", when: str = "now") -> Iterato
     found, names = prospects.nearest, prospects.names
     if note := _note(prospects):
         yield f"note: {note}"
+    if prospects.ahead:
+        yield before_text(prospects.ahead)
     if found is not None and found.fits is not None:
         yield f"{'alone' if prospects.group else when} it would fit on {names[found.fits]}"
     elif found is not None:
@@ -166,6 +175,14 @@ def lines_of(prospects: Prospects, told: str = "", when: str = "now") -> Iterato
             yield from (f"  {line}" for line in change_lines(group.next_one, names))
     for text in prospects.untold if found is not None else ():
         yield f"not recorded, so not looked at (--objects FILE tells): {text}"
+
+
+def before_text(ahead: Sequence[tuple[str, str]]) -> str:
+    """Return which Pods that wait were given a place first."""
+    shown = ", ".join(f"{path} on {node}" for path, node in ahead[:_AHEAD_SHOWN])
+    more = len(ahead) - _AHEAD_SHOWN
+    pods = "1 Pod that waits" if len(ahead) == 1 else f"{len(ahead)} Pods that wait"
+    return f"decided after {pods} too: {shown}{f' and {more} more' if more > 0 else ''}"
 
 
 def change_lines(found: Nearest, names: Sequence[str]) -> Iterator[str]:

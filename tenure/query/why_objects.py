@@ -40,7 +40,7 @@ from tenure.exits import with_next
 from tenure.manifests import Manifests, as_admitted, read_manifests
 from tenure.output import Column, OutputFormat, one_line
 from tenure.query.meant import first_of, owner_text
-from tenure.query.prospects import record_of, write_prospects
+from tenure.query.prospects import ahead_record, before_text, record_of, write_prospects
 from tenure.query.records import ENDED, FITS, PLACED, REFUSED, WAITING
 from tenure.query.why import write_reasons, write_records
 from tenure.simulate.inputs import manifest_run
@@ -52,7 +52,6 @@ from tenure.version import tenure_version
 
 SEED: Final = 42
 """As of `tenure simulate`; no policy but `random` draws."""
-_AHEAD_SHOWN: Final = 4
 _CLAIMS: Final = ("spec", "resourceClaims")
 _PRINT: Final = "kubectl get nodes,pods -A -o json"
 _COLUMNS: Final = (
@@ -412,22 +411,15 @@ def _head(story: _Story) -> Iterator[str]:
         may = "keep it back" if story.state == FITS else "keep it from a node too"
         yield f"not looked at, and may {may}: {', '.join(story.unread)}"
     if story.alone:
-        yield f"{_before(story)}; without them it would fit on {story.alone}"
+        yield f"{before_text(story.ahead)}; without them it would fit on {story.alone}"
     elif story.ahead and story.state in {WAITING, FITS}:
-        yield _before(story)
+        yield before_text(story.ahead)
 
 
 def _asks(story: _Story) -> str:
     claims = [str(each.get("name")) for each in items_in(story.document.body, *_CLAIMS)]
     named = f"what its claims {', '.join(claims)} ask for" if claims else ""
     return ", ".join(filter(None, (named, story.shape))) or "nothing that is counted"
-
-
-def _before(story: _Story) -> str:
-    shown = ", ".join(f"{path} on {node}" for path, node in story.ahead[:_AHEAD_SHOWN])
-    more = len(story.ahead) - _AHEAD_SHOWN
-    pods = "1 Pod that waits" if len(story.ahead) == 1 else f"{len(story.ahead)} Pods that wait"
-    return f"decided after {pods} too: {shown}{f' and {more} more' if more > 0 else ''}"
 
 
 def _running(story: _Story) -> str:
@@ -469,7 +461,7 @@ def _record(story: _Story) -> dict[str, Any]:
         "never": story.never,
         "reasons": [*map(structs.asdict, story.reasons)],
         "not_looked_at": list(story.unread),
-        "ahead": [{"pod": path, "node": node} for path, node in story.ahead],
+        "ahead": ahead_record(story.ahead),
         "alone": story.alone or None,
     }
     return record | (record_of(story.prospects) if story.prospects is not None else {})

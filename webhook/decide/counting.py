@@ -10,19 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.domain import resources as res
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.dialects.registry import READERS, rewritten
 from ledger.domain.kube.pod_spec import Amounts, ContainerSpec, PodSpec
 from ledger.domain.request.normalise import gpu_demands, is_by_plugin
-from ledger.domain.resources import (
-    AMD_GPU,
-    CARD_AMOUNT_NAMES,
-    DCU_GPU,
-    GPU,
-    NVIDIA_GPU,
-    TYPE_GPU,
-    is_extended,
-)
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from webhook.decide.facts import NamespaceFacts, QuotaFact
 from webhook.decide.settings import AdmissionSettings, DomainSetting
@@ -39,7 +31,7 @@ _PERCENTS: Final = frozenset(name for each in READERS for name in each.words.car
 """Names whose amount is 100 for each whole card."""
 _SUMS: Final = {word: amount for each in READERS for word, amount in each.sums.items()}
 """Words that are rewritten -> what one of their units is in which resource of ours."""
-_OTHER_CARDS: Final = frozenset({AMD_GPU, DCU_GPU, *CARD_AMOUNT_NAMES})
+_OTHER_CARDS: Final = frozenset({res.AMD_GPU, res.DCU_GPU, *res.CARD_AMOUNT_NAMES})
 """Cards of vendors that no other dialect asks for: their quotas say nothing of ours."""
 _MEMORIES: Final = frozenset(name for each in READERS for name in each.words.card_memories)
 """Names whose amount is memory of cards."""
@@ -94,7 +86,7 @@ def uncounted_by_claims(spec: PodSpec, facts: NamespaceFacts) -> Iterator[Evaded
 
 def is_card_name(name: str) -> bool:
     """Tell whether a resource, in any spelling, is a way to ask for cards that dialects share."""
-    return _GPUS.device_type_of(name) == TYPE_GPU and _GPUS.canonical(name) not in _OTHER_CARDS
+    return _GPUS.device_type_of(name) == res.TYPE_GPU and _GPUS.canonical(name) not in _OTHER_CARDS
 
 
 def card_names(hard: Amounts) -> tuple[str, ...]:
@@ -117,7 +109,7 @@ def in_cards(hard: Amounts, name: str) -> int | None:
     if released in _PERCENTS:
         return percent
     cards, part = divmod(percent, WHOLE_PERCENT)
-    return cards + 1 if part and released != NVIDIA_GPU else cards
+    return cards + 1 if part and released != res.NVIDIA_GPU else cards
 
 
 def in_sums(hard: Amounts) -> Iterator[tuple[str, int]]:
@@ -139,7 +131,7 @@ def resource_of(key: str) -> str:
 def _percent(hard: Amounts) -> int | None:
     """Return the percent of cards that a quota allows: by `nvidia.com/gpu`, else by the least."""
     found = {key: percent for key in hard if (percent := _in_percent(hard, key)) is not None}
-    whole = [percent for key, percent in found.items() if resource_of(key) == NVIDIA_GPU]
+    whole = [percent for key, percent in found.items() if resource_of(key) == res.NVIDIA_GPU]
     return min(whole or found.values(), default=None)
 
 
@@ -162,7 +154,7 @@ def _stored(
     }
     if not rewrites:
         return {container.written.get(name, name): amount for name, amount in asked.items()}
-    stored = asked if keeps and asked.keys() == {NVIDIA_GPU} else rewritten(asked)
+    stored = asked if keeps and asked.keys() == {res.NVIDIA_GPU} else rewritten(asked)
     return {_spelt(name, container, settings.domain): stored[name] for name in stored}
 
 
@@ -171,7 +163,7 @@ def _spelt(name: str, container: ContainerSpec, domain: DomainSetting) -> str:
     if domain is DomainSetting.KEPT:
         if name in container.requests:
             return container.written.get(name, name)
-        return name if GPU not in container.written else _GPUS.proposal_name(name)
+        return name if res.GPU not in container.written else _GPUS.proposal_name(name)
     return name if domain is DomainSetting.KOORDINATOR else _GPUS.proposal_name(name)
 
 
@@ -186,7 +178,9 @@ def _uncounted(
     under `kubernetes.io/` are none.
     """
     hard, limited, missing = quota.hard, list[str](), set[str]()
-    counted = {name: asked[name] for name in asked if REQUESTS + name in hard and is_extended(name)}
+    counted = {
+        name: asked[name] for name in asked if REQUESTS + name in hard and res.is_extended(name)
+    }
     for dimension in (_NUMBER, _COMPUTE, _MEMORY) if asked else ():
         own = {name for name in asked if dimension in _dimensions(name)}
         limits = [key for key in hard if dimension in _dimensions(resource_of(key))]
@@ -194,7 +188,7 @@ def _uncounted(
             continue
         if dimension == _NUMBER:
             bounded, own = _is_all_else_counted(asked, counted), set(asked)
-        elif not own and dimension == _COMPUTE and NVIDIA_GPU not in asked:
+        elif not own and dimension == _COMPUTE and res.NVIDIA_GPU not in asked:
             continue  # a share of the memory alone
         else:
             bounded = _is_within_percent(hard, limits, counted, by_all=not own)
@@ -211,7 +205,7 @@ def _dimensions(name: str) -> tuple[int, ...]:
     released = _GPUS.canonical(name)
     if not is_card_name(name):
         return ()
-    if released == GPU:
+    if released == res.GPU:
         return (_COMPUTE, _MEMORY)
     return (_NUMBER if released in _NUMBERS else _MEMORY if released in _MEMORIES else _COMPUTE,)
 

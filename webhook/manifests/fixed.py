@@ -10,28 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from ledger.domain import resources as res
 from ledger.domain.annotations.qos import PRIORITY_RANGES
 from ledger.domain.kube.pod_spec import CPUS_MAX
 from ledger.domain.request.cpus import OWN_CPUS
 from ledger.domain.request.rules import WHOLE_CPUS
-from ledger.domain.resources import (
-    ANNOTATION_RESOURCE_STATUS,
-    CPU,
-    DOMAIN_CDI,
-    DOMAIN_TENURE,
-    LABEL_PRIORITY,
-    LABEL_PRIORITY_CLASS,
-    LABEL_QOS_CLASS,
-    LABEL_TENURE_OWNED,
-    SHARED_GPU_NAMES,
-    TAINT_TENURE_OWNED,
-)
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.words import PLACED_ANNOTATIONS, PLACED_LABELS
 from webhook.manifests.cel import AFTER, BEFORE, CONTAINERS, takes, text, texts
 
 CLAIMS: Final = "(has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > 0)"
-_BY_NAME: Final = f"has(t.key) && t.key == {text(TAINT_TENURE_OWNED)}"
+_BY_NAME: Final = f"has(t.key) && t.key == {text(res.TAINT_TENURE_OWNED)}"
 _EVERYTHING: Final = "(!has(t.key) || t.key == '') && has(t.operator) && t.operator == 'Exists'"
 _TERMS: Final = (
     "object.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
@@ -49,21 +38,21 @@ def owned_nodes(settings: AdmissionSettings) -> Mapping[str, str]:
     ours = settings.scheduler_name
     words = settings.vocabulary
     offered = words.advertised_names()
-    ours_alone = words.device_names - SHARED_GPU_NAMES
+    ours_alone = words.device_names - res.SHARED_GPU_NAMES
     return {
-        f"a Pod that asks for a device tolerates {TAINT_TENURE_OWNED} by the scheduler {ours}"
+        f"a Pod that asks for a device tolerates {res.TAINT_TENURE_OWNED} by the scheduler {ours}"
         " alone": f"!{_gains(_BY_NAME)} || !(variables.asks_devices || {CLAIMS})",
         "a Pod that asks for a device that nodes of Tenure's advertise and tolerates everything is"
-        f" kept off them: node affinity {LABEL_TENURE_OWNED} DoesNotExist, or node selector"
-        f" {LABEL_TENURE_OWNED}=false": (
+        f" kept off them: node affinity {res.LABEL_TENURE_OWNED} DoesNotExist, or node selector"
+        f" {res.LABEL_TENURE_OWNED}=false": (
             f"!{_gains(_EVERYTHING)} || {_kept_off()} || !{takes('object', offered)}"
         ),
         "a Pod that asks for a device of Tenure's can't choose its node: leave spec.nodeName out": (
             "request.operation != 'CREATE' || !has(object.spec.nodeName)"
             f" || object.spec.nodeName == '' || !{takes('object', ours_alone)}"
         ),
-        f"what is in {DOMAIN_TENURE} is given to Pods of the scheduler {ours} alone": (
-            f"request.operation != 'CREATE' || !{takes('object', (), (DOMAIN_TENURE,))}"
+        f"what is in {res.DOMAIN_TENURE} is given to Pods of the scheduler {ours} alone": (
+            f"request.operation != 'CREATE' || !{takes('object', (), (res.DOMAIN_TENURE,))}"
         ),
     }
 
@@ -71,7 +60,7 @@ def owned_nodes(settings: AdmissionSettings) -> Mapping[str, str]:
 def may_meet_owned_nodes(settings: AdmissionSettings) -> str:
     """Return what is true of every Pod that `owned_nodes` refuses, without variables."""
     words = settings.vocabulary
-    some = takes("object", words.device_names | words.advertised_names(), (DOMAIN_TENURE,))
+    some = takes("object", words.device_names | words.advertised_names(), (res.DOMAIN_TENURE,))
     gains = f"({_gains(_BY_NAME)} || {_gains(_EVERYTHING)})"
     return f"(request.operation == 'CREATE' || {gains}) && ({some} || ({CLAIMS} && {gains}))"
 
@@ -85,7 +74,7 @@ def _gains(toleration: str) -> str:
 
 
 def _kept_off() -> str:
-    label = text(LABEL_TENURE_OWNED)
+    label = text(res.LABEL_TENURE_OWNED)
     selected = (
         f"(has(object.spec.nodeSelector) && {label} in object.spec.nodeSelector"
         f" && object.spec.nodeSelector[{label}] != 'true')"
@@ -108,7 +97,7 @@ _SOME_CPUS: Final = r"\"cpuset\"\s*:\s*\"[^\"]"
 
 def pins_cpus(pod: str) -> str:
     """Return that a Pod asks for CPUs of its own."""
-    label = text(LABEL_QOS_CLASS)
+    label = text(res.LABEL_QOS_CLASS)
     return (
         f"has({pod}.metadata.labels) && {label} in {pod}.metadata.labels"
         f" && {pod}.metadata.labels[{label}] in {texts(map(str, OWN_CPUS))}"
@@ -117,7 +106,7 @@ def pins_cpus(pod: str) -> str:
 
 def holds_cpus(pod: str) -> str:
     """Return that a Pod has CPUs of its own, asked for or given by the policy of its node."""
-    there, key = f"{pod}.metadata.annotations", text(ANNOTATION_RESOURCE_STATUS)
+    there, key = f"{pod}.metadata.annotations", text(res.ANNOTATION_RESOURCE_STATUS)
     given = f"has({there}) && {key} in {there} && {there}[{key}].matches({text(_SOME_CPUS)})"
     return f"({pins_cpus(pod)}) || ({given})"
 
@@ -155,7 +144,7 @@ def cpu_variables() -> Mapping[str, str]:
             f"has({inits}) ? {inits}.filter(c, !({always})).{pairs}.map(i, i[1] + {before}) : []"
         ),
         "cpu_milli": (
-            f"(has({level}) && has({level}.requests) && {text(CPU)} in {level}.requests"
+            f"(has({level}) && has({level}.requests) && {text(res.CPU)} in {level}.requests"
             f" ? {_milli(f'{level}.requests')} : ([{runs}] + variables.peaks).max())"
             f" + {_milli('object.spec.overhead')}"
         ),
@@ -170,7 +159,7 @@ def whole_cpus() -> str:
 
 def whole_cpus_words(start: str) -> Mapping[str, str]:
     """Return the text of a refusal for CPUs that are not whole, in the webhook's own words."""
-    total, field = "variables.cpu_milli", f"spec.containers[0].resources.requests[{CPU}]"
+    total, field = "variables.cpu_milli", f"spec.containers[0].resources.requests[{res.CPU}]"
     both = f"'values ' + string({total} / 1000) + ' and ' + string({total} / 1000 + 1)"
     near = f"({total} < 1000 ? 'value 1' : {both})"
     part = f"string({total}) + 'm\": {WHOLE_CPUS} (nearest legal ' + {near} + ')'"
@@ -197,8 +186,8 @@ def untouched() -> str:
 
 def changes_what_stays() -> str:
     """Return that an update changes anything at all of what may have to stay."""
-    cdi = f"'%s'.format([{AFTER}]).contains({text(DOMAIN_CDI)})"
-    stay = [same_label(LABEL_QOS_CLASS), same_label(LABEL_PRIORITY), same_class()]
+    cdi = f"'%s'.format([{AFTER}]).contains({text(res.DOMAIN_CDI)})"
+    stay = [same_label(res.LABEL_QOS_CLASS), same_label(res.LABEL_PRIORITY), same_class()]
     words = f"!has(oldObject.spec.nodeName) || ({same_words()})"
     same = " && ".join(f"({one})" for one in (*stay, untouched(), words))
     return f"!({same}) || ({AFTER} != {BEFORE} && {cdi})"
@@ -229,7 +218,7 @@ def same_class() -> str:
     """Return that the priority class stays, as `read_priority_class` reads it."""
     known = texts(PRIORITY_RANGES)
     ranges = [f"{one.start // 1000}: {text(name)}" for name, one in PRIORITY_RANGES.items()]
-    label, by_number, values = text(LABEL_PRIORITY_CLASS), f"{{{', '.join(ranges)}}}", []
+    label, by_number, values = text(res.LABEL_PRIORITY_CLASS), f"{{{', '.join(ranges)}}}", []
     for pod in ("object", "oldObject"):
         labels, thousands = f"{pod}.metadata.labels", f"{pod}.spec.priority / 1000"
         named = f"has({labels}) && {label} in {labels} && {labels}[{label}] in {known}"
@@ -267,10 +256,10 @@ def _equal(place: str, resource: str) -> str:
 
 def _milli(amounts: str) -> str:
     """Return the thousandths of CPU that a map of amounts has, at most what is counted."""
-    cpu = f"quantity({amounts}[{text(CPU)}])"
+    cpu = f"quantity({amounts}[{text(res.CPU)}])"
     most = f"{cpu}.isGreaterThan(quantity('{CPUS_MAX}')) ? {CPUS_MAX}000"
     exact = f"int({cpu}.asApproximateFloat() * 1000.0 + 0.5)"
-    return f"(has({amounts}) && {text(CPU)} in {amounts} ? ({most} : {exact}) : 0)"
+    return f"(has({amounts}) && {text(res.CPU)} in {amounts} ? ({most} : {exact}) : 0)"
 
 
 def _stay(kind: str, one: str, other: str, named: str) -> str:

@@ -12,31 +12,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+from ledger.domain import resources as res
 from ledger.domain.annotations.guarded import (
     ADMISSION_ANNOTATIONS,
     ALLOCATION_ANNOTATIONS,
     ALLOCATION_PREFIXES,
     CHECKPOINT_ANNOTATIONS,
     TOPOLOGY_ANNOTATIONS,
-)
-from ledger.domain.resources import (
-    ANNOTATION_TENURE_ADMITTED,
-    CPU,
-    DOMAIN_CDI,
-    DOMAIN_TENURE,
-    ENV_NVIDIA_VISIBLE,
-    GPU,
-    GPU_CORE,
-    GPU_MEMORY_RATIO,
-    GPU_SHARED,
-    LABEL_PRIORITY,
-    LABEL_QOS_CLASS,
-    LABEL_TENURE_CPU_MANAGED,
-    LABEL_TENURE_HOLDING,
-    LABEL_TENURE_MANAGED,
-    MEMORY,
-    NVIDIA_DEVICE_MOUNTS,
-    SLOT,
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from webhook.decide.validating.forgery import ANNOTATION_MIRROR, NODES_GROUP
@@ -53,7 +35,7 @@ from webhook.manifests.hooks import (
 from webhook.manifests.policy import Policy, PolicyOptions, combined, objects, rule
 
 _EVERY_KEY: Final = "variables.after.map(k, k) + variables.before.map(k, k)"
-_PERCENT_NAMES: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO)
+_PERCENT_NAMES: Final = (res.GPU, res.GPU_CORE, res.GPU_MEMORY_RATIO)
 _WHOLE_CPUS: Final = "LSE and LSR Pods ask for whole CPUs"
 
 
@@ -112,8 +94,8 @@ def _policies(options: PolicyOptions) -> list[Policy]:
     )
     bound = [rule(["CREATE"], ["pods/binding", "bindings"])]
     agents_label = (
-        f"!{cel.any_key('object.metadata.labels', (LABEL_TENURE_CPU_MANAGED,), ())}"
-        f" || ({fixed.same_label(LABEL_TENURE_CPU_MANAGED)})"
+        f"!{cel.any_key('object.metadata.labels', (res.LABEL_TENURE_CPU_MANAGED,), ())}"
+        f" || ({fixed.same_label(res.LABEL_TENURE_CPU_MANAGED)})"
     )
     of_others = [
         Policy(
@@ -131,7 +113,7 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             variables=_before_and_after(),
             validations={
                 "device checkpoints are written by Tenure alone": _unchanged(
-                    cel.key_matches(CHECKPOINT_ANNOTATIONS, (DOMAIN_TENURE,))
+                    cel.key_matches(CHECKPOINT_ANNOTATIONS, (res.DOMAIN_TENURE,))
                 ),
                 "who holds a device is said in its status by Tenure alone": (
                     f"{_allocations('object')} == {_allocations('oldObject')}"
@@ -153,7 +135,7 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             variables=_before_and_after(),
             validations={
                 "the CPUs that kubelet pinned are written by Tenure alone": _unchanged(
-                    cel.key_matches(TOPOLOGY_ANNOTATIONS, (DOMAIN_TENURE,))
+                    cel.key_matches(TOPOLOGY_ANNOTATIONS, (res.DOMAIN_TENURE,))
                 )
             },
         ),
@@ -161,15 +143,13 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             name="nodes",
             rules=[rule(["CREATE", "UPDATE"], ["nodes", "nodes/status"], scope="Cluster")],
             conditions=others,
-            gate=f"({cel.annotated_anew((), (DOMAIN_TENURE,))}) || !({agents_label})",
+            gate=f"({cel.annotated_anew((), (res.DOMAIN_TENURE,))}) || !({agents_label})",
             variables=_before_and_after(),
             validations={
-                f"annotations of a Node in {DOMAIN_TENURE} are written by Tenure alone": _unchanged(
-                    cel.key_matches((), (DOMAIN_TENURE,))
-                ),
-                f"the label {LABEL_TENURE_CPU_MANAGED} of a Node is set by Tenure's agent alone": (
-                    agents_label
-                ),
+                f"annotations of a Node in {res.DOMAIN_TENURE} are written by Tenure"
+                " alone": _unchanged(cel.key_matches((), (res.DOMAIN_TENURE,))),
+                f"the label {res.LABEL_TENURE_CPU_MANAGED} of a Node is set by Tenure's agent"
+                " alone": (agents_label),
             },
         ),
         Policy(
@@ -182,14 +162,14 @@ def _policies(options: PolicyOptions) -> list[Policy]:
                     scope="Cluster",
                 )
             ],
-            gate=f"!({fixed.same_label(LABEL_TENURE_HOLDING)}) || {_is_holding('oldObject')}",
+            gate=f"!({fixed.same_label(res.LABEL_TENURE_HOLDING)}) || {_is_holding('oldObject')}",
             validations={
-                f"the label {LABEL_TENURE_HOLDING} is written by Tenure alone": (
+                f"the label {res.LABEL_TENURE_HOLDING} is written by Tenure alone": (
                     f"request.userInfo.username in {accounts}"
-                    f" || {fixed.same_label(LABEL_TENURE_HOLDING)}"
+                    f" || {fixed.same_label(res.LABEL_TENURE_HOLDING)}"
                 ),
-                f"a namespace stays managed while the label {LABEL_TENURE_HOLDING} says that Pods"
-                " there hold something: end them first": (
+                f"a namespace stays managed while the label {res.LABEL_TENURE_HOLDING} says that"
+                " Pods there hold something: end them first": (
                     f"!({_is_managed('oldObject')} && {_is_holding('oldObject')})"
                     f" || {_is_managed('object')}"
                 ),
@@ -231,12 +211,12 @@ def _policies(options: PolicyOptions) -> list[Policy]:
                     _every_container(_percents())
                 ),
                 "what a container that holds devices sees is set by Tenure alone:"
-                f" {ENV_NVIDIA_VISIBLE}, or a volume mount below {NVIDIA_DEVICE_MOUNTS}": (
+                f" {res.ENV_NVIDIA_VISIBLE}, or a volume mount below {res.NVIDIA_DEVICE_MOUNTS}": (
                     "!variables.sights.exists(n, n % 10 == 2)"
                     f" && {_every_container(f'!{mounts_devices()}')}"
                 ),
                 f"the CDI devices of a Pod that holds devices are given by Tenure alone:"
-                f" no annotation in {DOMAIN_CDI}": f"!({names_cdi('variables.noted')})",
+                f" no annotation in {res.DOMAIN_CDI}": f"!({names_cdi('variables.noted')})",
                 **unpinned,
             },
         ),
@@ -248,10 +228,10 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             variables=fixed.cpu_variables(),
             validations={
                 "LSE and LSR Pods ask for CPUs with requests equal to limits": (
-                    fixed.equal_limits(CPU)
+                    fixed.equal_limits(res.CPU)
                 ),
                 "LSE and LSR Pods ask for memory with requests equal to limits": (
-                    fixed.equal_limits(MEMORY)
+                    fixed.equal_limits(res.MEMORY)
                 ),
                 _WHOLE_CPUS: fixed.whole_cpus(),
                 **unpinned,
@@ -267,12 +247,12 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             within=of_managed,
             validations={
                 "an ephemeral container sees no cards: give it the environment"
-                f" {ENV_NVIDIA_VISIBLE}=void, as Tenure's webhook does while it is running": (
+                f" {res.ENV_NVIDIA_VISIBLE}=void, as Tenure's webhook does while it is running": (
                     f"!({is_ours} && variables.asks_devices)"
                     f" || ({every_new_ephemeral(told_of_none())})"
                 ),
-                f"an ephemeral container gets no cards by {ENV_NVIDIA_VISIBLE}, nor by a volume"
-                f" mount below {NVIDIA_DEVICE_MOUNTS}": shows_none,
+                f"an ephemeral container gets no cards by {res.ENV_NVIDIA_VISIBLE}, nor by a volume"
+                f" mount below {res.NVIDIA_DEVICE_MOUNTS}": shows_none,
             },
         ),
         Policy(
@@ -283,21 +263,21 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             within=of_managed,
             variables={"untouched": fixed.untouched()},
             validations={
-                "the QoS class of a Pod never changes": fixed.same_label(LABEL_QOS_CLASS),
+                "the QoS class of a Pod never changes": fixed.same_label(res.LABEL_QOS_CLASS),
                 "devices of a Pod never change": (
                     f"variables.untouched || ({fixed.same_amounts(devices)})"
                 ),
                 "the CPUs of a Pod that has some of its own never change": (
                     f"variables.untouched || !({fixed.holds_cpus('oldObject')})"
-                    f" || ({fixed.same_amounts((CPU,))})"
+                    f" || ({fixed.same_amounts((res.CPU,))})"
                 ),
-                "the sub-priority of a Pod never changes": fixed.same_label(LABEL_PRIORITY),
+                "the sub-priority of a Pod never changes": fixed.same_label(res.LABEL_PRIORITY),
                 "the priority class of a Pod never changes": fixed.same_class(),
                 "what a Pod asks for in labels and annotations stays once it has a node": (
                     f"(request.userInfo.username in {accounts})"
                     f" || !has(oldObject.spec.nodeName) || ({fixed.same_words()})"
                 ),
-                f"no Pod gains CDI devices by an annotation in {DOMAIN_CDI}": (
+                f"no Pod gains CDI devices by an annotation in {res.DOMAIN_CDI}": (
                     f"request.userInfo.username in {accounts} || !({names_cdi('variables.noted')})"
                 ),
             },
@@ -312,10 +292,10 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             },
             validations={
                 f"the scheduler {settings.scheduler_name} gives devices and CPUs to Pods of managed"
-                f" namespaces alone: label the namespace {LABEL_TENURE_MANAGED}=true": (
+                f" namespaces alone: label the namespace {res.LABEL_TENURE_MANAGED}=true": (
                     f"{_in_managed()} || !({asks})"
                 ),
-                f"{SLOT} is given by Tenure: one to each container with devices": (
+                f"{res.SLOT} is given by Tenure: one to each container with devices": (
                     _every_container(f"!{_takes_slots()} || ({_own_slot(devices)})")
                 ),
             },
@@ -339,7 +319,7 @@ def _policies(options: PolicyOptions) -> list[Policy]:
 
 
 def _marked(pod: str) -> str:
-    there, key = f"{pod}.metadata.annotations", cel.text(ANNOTATION_TENURE_ADMITTED)
+    there, key = f"{pod}.metadata.annotations", cel.text(res.ANNOTATION_TENURE_ADMITTED)
     return f"(has({there}) && {key} in {there} && {there}[{key}] == 'true')"
 
 
@@ -405,10 +385,15 @@ def _equal_devices(devices: frozenset[str]) -> str:
 def _percents() -> str:
     names = [*_PERCENT_NAMES, *map(DEFAULT_VOCABULARY.proposal_name, _PERCENT_NAMES)]
     amount, asked = "quantity(c.resources.requests[k])", "c.resources.requests"
-    units, cards = f"{amount}.asInteger()", f"quantity({asked}[{cel.text(GPU_SHARED)}]).asInteger()"
+    units, cards = (
+        f"{amount}.asInteger()",
+        f"quantity({asked}[{cel.text(res.GPU_SHARED)}]).asInteger()",
+    )
     share = f"{cards} > 0 && {units} % {cards} == 0 && {units} / {cards} <= 100"
     alone = f"{units} <= 100 || {units} % 100 == 0"
-    whole = f"{amount}.isInteger() && ({cel.text(GPU_SHARED)} in {asked} ? ({share}) : ({alone}))"
+    whole = (
+        f"{amount}.isInteger() && ({cel.text(res.GPU_SHARED)} in {asked} ? ({share}) : ({alone}))"
+    )
     condition = f"!(k in {cel.texts(names)}) || ({whole})"
     return _amounts("requests", condition)
 
@@ -432,7 +417,7 @@ def _in_managed() -> str:
 
 
 def _is_managed(namespace: str) -> str:
-    labels, managed = f"{namespace}.metadata.labels", cel.text(LABEL_TENURE_MANAGED)
+    labels, managed = f"{namespace}.metadata.labels", cel.text(res.LABEL_TENURE_MANAGED)
     opted = f"has({labels}) && {managed} in {labels} && {labels}[{managed}] == 'true'"
     return f"({namespace} != null && {opted})"
 
@@ -440,7 +425,8 @@ def _is_managed(namespace: str) -> str:
 def _is_holding(namespace: str) -> str:
     """Return that our scheduler keeps a Namespace's label, since Pods there hold something."""
     labels = f"{namespace}.metadata.labels"
-    return f"({namespace} != null && has({labels}) && {cel.text(LABEL_TENURE_HOLDING)} in {labels})"
+    holding = cel.text(res.LABEL_TENURE_HOLDING)
+    return f"({namespace} != null && has({labels}) && {holding} in {labels})"
 
 
 def _allocations(device: str) -> str:
@@ -450,7 +436,7 @@ def _allocations(device: str) -> str:
 
 def _takes_slots() -> str:
     """Return that the container `c` asks for a slot by which the device plugin knows it."""
-    limits, slot = "c.resources.limits", cel.text(SLOT)
+    limits, slot = "c.resources.limits", cel.text(res.SLOT)
     return (
         f"(has(c.resources) && has({limits}) && {slot} in {limits}"
         f" && quantity({limits}[{slot}]).isGreaterThan(quantity('0')))"
@@ -458,5 +444,5 @@ def _takes_slots() -> str:
 
 
 def _own_slot(devices: frozenset[str]) -> str:
-    slot = f"quantity(c.resources.limits[{cel.text(SLOT)}])"
+    slot = f"quantity(c.resources.limits[{cel.text(res.SLOT)}])"
     return f"{cel.holds('c.resources', devices)} && {slot}.compareTo(quantity('1')) == 0"

@@ -7,25 +7,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
+from ledger.domain import resources as res
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import APP, PodSpec, pod_total
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import Quantity, parse_quantity
 from ledger.domain.request.requests import PlacementRules, PodRequest, PodSnapshot
-from ledger.domain.resources import (
-    AMD_GPU,
-    BATCH_CPU,
-    BATCH_MEMORY,
-    CLAIMED_BY_CLASS,
-    DCU_GPU,
-    LABEL_GPU_VENDOR,
-    MID_CPU,
-    MID_MEMORY,
-    SLOT,
-    TYPE_GPU,
-    WHOLE_CARD_NAMES,
-    is_extended,
-)
 from ledger.domain.vocabulary import Vocabulary
 
 Counts = Mapping[str, int]
@@ -38,22 +25,24 @@ def is_counted(name: str, vocabulary: Vocabulary) -> bool:
     Rule: cli.md, Inventory without a Device object: any other extended resource is counted by its
     name, without cards.
     """
-    if name.startswith(CLAIMED_BY_CLASS):
+    if name.startswith(res.CLAIMED_BY_CLASS):
         return True
-    return is_extended(name) and name != SLOT and name not in vocabulary.device_names
+    return res.is_extended(name) and name != res.SLOT and name not in vocabulary.device_names
 
 
-_NO_DEVICE_NAMES: Final = frozenset({BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY, SLOT})
+_NO_DEVICE_NAMES: Final = frozenset(
+    {res.BATCH_CPU, res.BATCH_MEMORY, res.MID_CPU, res.MID_MEMORY, res.SLOT}
+)
 
 
 def is_device(name: str, vocabulary: Vocabulary) -> bool:
     """Tell whether a resource may stand for devices."""
-    return (is_extended(name) or name in vocabulary.device_names) and (
+    return (res.is_extended(name) or name in vocabulary.device_names) and (
         vocabulary.canonical(name) not in _NO_DEVICE_NAMES
     )
 
 
-PLAIN_CARDS: Final = frozenset({AMD_GPU, DCU_GPU})
+PLAIN_CARDS: Final = frozenset({res.AMD_GPU, res.DCU_GPU})
 """Whole cards of vendors that a device plugin counts; with a Device object they are cards."""
 
 
@@ -71,7 +60,7 @@ def offered(
 def whatever_the_vendor(rules: PlacementRules) -> PlacementRules | None:
     """Return the rules without what they say of the GPUs' vendor; None where they say nothing."""
     terms = [
-        tuple(each for each in term if each.key != LABEL_GPU_VENDOR)
+        tuple(each for each in term if each.key != res.LABEL_GPU_VENDOR)
         for term in rules.affinity_terms or ()
     ]
     if not terms or terms == list(rules.affinity_terms or ()):
@@ -99,20 +88,20 @@ def by_number(request: PodRequest, offers: Container[str]) -> PodRequest:
 def without(request: PodRequest, names: Collection[str]) -> PodRequest:
     """Return a request without resources that claims give."""
     left = tuple(each for each in request.extended if each[0] not in names)
-    if WHOLE_CARD_NAMES.isdisjoint(names):
+    if res.WHOLE_CARD_NAMES.isdisjoint(names):
         return replace(request, extended=left)
     return _without_cards(request, left)
 
 
 def _without_cards(request: PodRequest, named: Iterable[tuple[str, int]]) -> PodRequest:
     needs = [
-        replace(need, device_counts=tuple(c for c in need.device_counts if c[0] != TYPE_GPU))
+        replace(need, device_counts=tuple(c for c in need.device_counts if c[0] != res.TYPE_GPU))
         for need in request.containers
     ]
     return replace(
         request,
         dialect=None,
-        devices=tuple(each for each in request.devices if each.device_type != TYPE_GPU),
+        devices=tuple(each for each in request.devices if each.device_type != res.TYPE_GPU),
         containers=tuple(need for need in needs if need.device_counts),
         placement=whatever_the_vendor(request.placement) or request.placement,
         extended=tuple(sorted(named)),
@@ -147,7 +136,7 @@ def held(snapshot: PodSnapshot) -> Counts:
     by_container: dict[str, dict[str, int]] = dict.fromkeys(snapshot.kinds, _NOTHING)
     for key, amount in snapshot.original.items():
         container, _, name = key.partition(".")
-        is_one = is_extended(name) or name.startswith(CLAIMED_BY_CLASS)
+        is_one = res.is_extended(name) or name.startswith(res.CLAIMED_BY_CLASS)
         units = _units(amount) if is_one else 0
         if units:
             by_container[container] = {**by_container.get(container, _NOTHING), name: units}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from ledger.domain import resources as names
 from ledger.domain.annotations import pods
 from ledger.domain.annotations.cpu import NumaPolicy, NumaTopologySpec, decode_numa_topology_spec
 from ledger.domain.annotations.device_hints import (
@@ -26,18 +27,9 @@ from ledger.domain.dialects.registry import takes_wishes
 from ledger.domain.errors import FieldError
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.request.rules import unsupported
-from ledger.domain.resources import (
-    ANNOTATION_DEVICE_ALLOCATE_HINT,
-    ANNOTATION_DEVICE_JOINT_ALLOCATE,
-    ANNOTATION_GPU_PARTITION_SPEC,
-    ANNOTATION_NUMA_TOPOLOGY_SPEC,
-    ANNOTATION_REPLACE_RESOURCES,
-    ANNOTATION_SCHEDULING_HINT,
-    TYPE_GPU,
-)
 from ledger.domain.vocabulary import Vocabulary
 
-_HINT = annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)
+_HINT = annotation_path(names.ANNOTATION_DEVICE_ALLOCATE_HINT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +52,15 @@ def read_wishes(annotations: Mapping[str, str]) -> Wishes:
     if not annotations:
         return NO_WISHES
     return Wishes(
-        hints=decoded(annotations, ANNOTATION_DEVICE_ALLOCATE_HINT, decode_device_hints) or {},
-        joint=decoded(annotations, ANNOTATION_DEVICE_JOINT_ALLOCATE, decode_joint_allocation),
-        partition=decoded(annotations, ANNOTATION_GPU_PARTITION_SPEC, decode_partition_spec),
-        numa=decoded(annotations, ANNOTATION_NUMA_TOPOLOGY_SPEC, decode_numa_topology_spec),
+        hints=decoded(annotations, names.ANNOTATION_DEVICE_ALLOCATE_HINT, decode_device_hints)
+        or {},
+        joint=decoded(annotations, names.ANNOTATION_DEVICE_JOINT_ALLOCATE, decode_joint_allocation),
+        partition=decoded(annotations, names.ANNOTATION_GPU_PARTITION_SPEC, decode_partition_spec),
+        numa=decoded(annotations, names.ANNOTATION_NUMA_TOPOLOGY_SPEC, decode_numa_topology_spec),
         scheduling=pods.read_scheduling_hint(annotations),
-        replaced=pods.decode_replace_resources(annotations.get(ANNOTATION_REPLACE_RESOURCES, "")),
+        replaced=pods.decode_replace_resources(
+            annotations.get(names.ANNOTATION_REPLACE_RESOURCES, "")
+        ),
     )
 
 
@@ -88,7 +83,7 @@ def with_wishes(request: PodRequest, wishes: Wishes) -> PodRequest:
     """Return the request with the wishes that are about several devices or types at once."""
     types = {demand.device_type for demand in request.devices}
     joint = wishes.joint if wishes.joint and len(types & {*wishes.joint.device_types}) > 1 else None
-    partition = wishes.partition if TYPE_GPU in types else None
+    partition = wishes.partition if names.TYPE_GPU in types else None
     numa = wishes.numa if wishes.numa and wishes.numa.policy is not NumaPolicy.NONE else None
     if joint is None and partition is None and numa is None:
         return request
@@ -116,19 +111,19 @@ def check_wishes(
     foreign = not takes_wishes(dialect)
     for device_type, hint in wishes.hints.items():
         path = f"{_HINT}.{device_type}"
-        if device_type == TYPE_GPU and device_type in counts:
+        if device_type == names.TYPE_GPU and device_type in counts:
             yield from _check_gpu_hint(path, hint, counts[device_type], foreign=foreign)
         elif device_type in counts:
             yield from _check_unit_hint(path, hint, vocabulary.type_named(device_type))
     if wishes.partition is not None and foreign:
-        spec = annotation_path(ANNOTATION_GPU_PARTITION_SPEC)
+        spec = annotation_path(names.ANNOTATION_GPU_PARTITION_SPEC)
         yield unsupported(spec, f"GPU partitions for requests in the words of {dialect}")
     if wishes.scheduling and wishes.scheduling.node_names:
-        field = f"{annotation_path(ANNOTATION_SCHEDULING_HINT)}.nodeNames"
+        field = f"{annotation_path(names.ANNOTATION_SCHEDULING_HINT)}.nodeNames"
         yield unsupported(field, "node names as a scheduling hint; use a node selector")
     if wishes.replaced:
         yield unsupported(
-            annotation_path(ANNOTATION_REPLACE_RESOURCES), "resources replaced by annotation"
+            annotation_path(names.ANNOTATION_REPLACE_RESOURCES), "resources replaced by annotation"
         )
 
 
@@ -144,7 +139,7 @@ def _with_hint(demand: DeviceDemand, hint: DeviceHint | None, count: int) -> Dev
         return demand
     everywhere = (
         hint.allocate_strategy is AllocateStrategy.APPLY_FOR_ALL
-        and demand.device_type != TYPE_GPU
+        and demand.device_type != names.TYPE_GPU
         and demand.count == 1
     )
     alone = hint.exclusive_policy is DeviceExclusivePolicy.DEVICE_LEVEL
@@ -170,7 +165,7 @@ def _with_hint(demand: DeviceDemand, hint: DeviceHint | None, count: int) -> Dev
 def _scope(demand: DeviceDemand, hint: DeviceHint, count: int) -> TopologyScope:
     """One GPU is under one scope of any depth, and a Pod is always on one node (quirk Q16)."""
     scope = hint.required_topology_scope
-    if demand.device_type != TYPE_GPU or count < 2 or scope is TopologyScope.NODE:
+    if demand.device_type != names.TYPE_GPU or count < 2 or scope is TopologyScope.NODE:
         return TopologyScope.UNSET
     return scope
 

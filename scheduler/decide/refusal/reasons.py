@@ -6,23 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ledger.domain import resources as res
 from ledger.domain.dialects.names import FOREIGN_WORDS
 from ledger.domain.dialects.protocol import no_offers
 from ledger.domain.dialects.registry import gpu_dialect_of, reader_of
 from ledger.domain.nodes import NodeFacts, Taint
-from ledger.domain.resources import (
-    DOMAIN_KOORDINATOR,
-    DOMAIN_KUBERNETES,
-    LABEL_GPU_ISOLATION_PROVIDER,
-    LABEL_GPU_VENDOR,
-    LABEL_TENURE_CPU_MANAGED,
-    LABEL_TENURE_OWNED,
-    NVIDIA_GPU,
-    SLOT,
-    TAINT_TENURE_OWNED,
-    TENURE_ISOLATION,
-    TENURE_WHOLE_CARDS,
-)
 from scheduler.decide.outcome import Unplaced
 
 
@@ -80,13 +68,15 @@ AFFINITY: Final = Reason(
     remedy="change the Pod's node selector or affinity, or the node's labels",
 )
 GPU_VENDOR: Final = Reason(
-    text=f"node(s) didn't have GPUs of the vendor asked for (label {LABEL_GPU_VENDOR})",
-    remedy=f"label the node, or its Device object, {LABEL_GPU_VENDOR} with the vendor of its GPUs",
+    text=f"node(s) didn't have GPUs of the vendor asked for (label {res.LABEL_GPU_VENDOR})",
+    remedy=f"label the node, or its Device object, {res.LABEL_GPU_VENDOR} with the vendor of its"
+    " GPUs",
 )
 NOT_ISOLATED: Final = Reason(
-    text=f"node(s) didn't have the isolation asked for (label {LABEL_GPU_ISOLATION_PROVIDER})",
-    remedy=f"give the node the provider ({LABEL_GPU_ISOLATION_PROVIDER} says which it has), or"
-    f' label the namespace {TENURE_ISOLATION} "none" if nobody has to limit parts of cards there',
+    text=f"node(s) didn't have the isolation asked for (label {res.LABEL_GPU_ISOLATION_PROVIDER})",
+    remedy=f"give the node the provider ({res.LABEL_GPU_ISOLATION_PROVIDER} says which it has), or"
+    f' label the namespace {res.TENURE_ISOLATION} "none" if nobody has to limit parts of cards'
+    " there",
 )
 BY_CLAIMS: Final = Reason(
     text="node(s) give the resource by resource claims, which are not looked at",
@@ -105,8 +95,8 @@ UNKNOWN_CARD: Final = Reason(
 )
 BY_NUMBER: Final = Reason(
     text="node(s) give whole cards by number alone",
-    remedy=f"label the namespace {TENURE_WHOLE_CARDS}=nvidia; on nodes with the agent ours: groups,"
-    " links, partitions, NUMA policies and CPUs of one's own need named cards",
+    remedy=f"label the namespace {res.TENURE_WHOLE_CARDS}=nvidia; on nodes with the agent ours:"
+    " groups, links, partitions, NUMA policies and CPUs of one's own need named cards",
 )
 NO_CPU_TOPOLOGY: Final = Reason(
     text="node(s) invalid CPU Topology",
@@ -115,7 +105,7 @@ NO_CPU_TOPOLOGY: Final = Reason(
 CPUS_NOT_BOUND: Final = Reason(
     text="CPUsNotBound",
     remedy="let the node's agent bind CPUs, which then labels the node"
-    f" {LABEL_TENURE_CPU_MANAGED}=true; where koordlet binds them, set cpu.boundBy: koordlet",
+    f" {res.LABEL_TENURE_CPU_MANAGED}=true; where koordlet binds them, set cpu.boundBy: koordlet",
 )
 INSUFFICIENT_CPUS: Final = Reason(
     text="not enough cpus available to satisfy request",
@@ -123,12 +113,13 @@ INSUFFICIENT_CPUS: Final = Reason(
 )
 NODE_NOT_OWNED: Final = Reason(
     text="NodeNotOwned",
-    remedy=f"taint the node {TAINT_TENURE_OWNED}:NoSchedule and label it {LABEL_TENURE_OWNED}=true",
+    remedy=f"taint the node {res.TAINT_TENURE_OWNED}:NoSchedule and label it"
+    f" {res.LABEL_TENURE_OWNED}=true",
 )
 NODE_OF_OTHER_SCHEDULER: Final = Reason(
     text="NodeOfOtherScheduler",
     remedy="take that scheduler's device plugin off the node, or own the node: taint it"
-    f" {TAINT_TENURE_OWNED}:NoSchedule and label it {LABEL_TENURE_OWNED}=true",
+    f" {res.TAINT_TENURE_OWNED}:NoSchedule and label it {res.LABEL_TENURE_OWNED}=true",
 )
 DIALECT_NOT_SERVED: Final = Reason(
     text="DialectNotServed",
@@ -267,16 +258,16 @@ def not_offered(stored: Sequence[str], node: NodeFacts) -> Reason | None:
 def _advertiser(name: str) -> str:
     """Return what to do so that a node advertises a name."""
     dialect = gpu_dialect_of(name)
-    if name == SLOT:
+    if name == res.SLOT:
         return "run the agent with --mode plugin there"
-    if name.startswith(DOMAIN_KOORDINATOR):
+    if name.startswith(res.DOMAIN_KOORDINATOR):
         return "run the agent with --node there"
-    if name.startswith(DOMAIN_KUBERNETES):
+    if name.startswith(res.DOMAIN_KUBERNETES):
         return "set admission's domain to koordinator.sh, and run the agent with --node there"
     reader = None if dialect is None else reader_of(dialect)
     if reader is not None and reader.words in FOREIGN_WORDS and reader.offers is not no_offers:
         return f"run the agent with --offers {dialect} there"
-    vendor = "NVIDIA's" if name == NVIDIA_GPU else "its vendor's"
+    vendor = "NVIDIA's" if name == res.NVIDIA_GPU else "its vendor's"
     return f"run {vendor} device plugin there"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from ledger.domain import resources as res
 from ledger.domain.annotations.qos import QosClass, read_qos_class
 from ledger.domain.annotations.tenure import is_admitted
 from ledger.domain.annotations.wire import annotation_path, label_path
@@ -16,16 +17,6 @@ from ledger.domain.request.isolation import provider_of
 from ledger.domain.request.requests import PodRequest, is_whole
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, under
-from ledger.domain.resources import (
-    ANNOTATION_DEVICE_ALLOCATE_HINT,
-    ANNOTATION_GPU_PARTITION_SPEC,
-    ANNOTATION_TENURE_CLAIMED,
-    LABEL_GPU_GROUP_NAME,
-    LABEL_GPU_ISOLATION_PROVIDER,
-    LABEL_TENURE_CPU_MANAGED,
-    LABEL_TENURE_CPUS,
-    TYPE_GPU,
-)
 from webhook.decide.dialects.registry import ADMISSIONS, admission_of
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating import takeover
@@ -173,7 +164,7 @@ def _claimed_errors(
         yield from unclaimed(pod, examined.request)
         yield from quota.check_claims_counted(examined.spec, facts)
     if is_claimed(pod) and not is_as_claimed(pod, settings, namespace=request.namespace):
-        path = annotation_path(ANNOTATION_TENURE_CLAIMED)
+        path = annotation_path(res.ANNOTATION_TENURE_CLAIMED)
         fact = "the claim of the pod is not what this request gives; take it out, and the claim"
         yield from under(Rule.FORGED_ALLOCATION, [forbidden(path, fact)])
 
@@ -217,12 +208,14 @@ def _said(
         return
     yield from unenforced(examined.request, settings)
     if examined.asks_own_cpus and not settings.koordlet_binds_cpus:
-        what = f"an agent binds them ({LABEL_TENURE_CPU_MANAGED}=true), or koordlet (cpu.boundBy)"
+        what = (
+            f"an agent binds them ({res.LABEL_TENURE_CPU_MANAGED}=true), or koordlet (cpu.boundBy)"
+        )
         yield say(Advice.CPUS_NOT_BOUND, f"CPUsNotBound: a node gives CPUs of its own where {what}")
     shares = not asked and read_qos_class(labels_of(pod)) is QosClass.LS
     elsewhere = scheduler_of(pod) != settings.scheduler_name
     if shares and elsewhere and takeover.is_placed_by_us(pod, settings, facts.labels):
-        text = f"QoS LS alone gets no pools: label the namespace {LABEL_TENURE_CPUS}=true"
+        text = f"QoS LS alone gets no pools: label the namespace {res.LABEL_TENURE_CPUS}=true"
         yield say(Advice.NO_SHARED_POOLS, text)
     if not examined.asks_devices:
         yield from visible.unasked(pod)
@@ -250,16 +243,18 @@ def _without_effect(request: PodRequest | None) -> Iterator[Said]:
         return
     if request.dialect is not None:
         yield from admission_of(request.dialect).hopeless(request)
-    gpus = [item for item in request.devices if item.device_type == TYPE_GPU]
+    gpus = [item for item in request.devices if item.device_type == res.TYPE_GPU]
     if request.group is not None and not gpus:
         text = "a group keeps GPUs together, and this pod asks for none"
-        yield say(Advice.UNKNOWN_VALUE, f"{label_path(LABEL_GPU_GROUP_NAME)}: {text}")
+        yield say(Advice.UNKNOWN_VALUE, f"{label_path(res.LABEL_GPU_GROUP_NAME)}: {text}")
     parts = [item for item in gpus if not is_whole(item)]  # Koordinator contract 4.4, shared
     if parts and request.partition is not None:
         text = "partitions are of whole GPUs, so it changes nothing for a share of one"
-        yield say(Advice.UNKNOWN_VALUE, f"{annotation_path(ANNOTATION_GPU_PARTITION_SPEC)}: {text}")
+        yield say(
+            Advice.UNKNOWN_VALUE, f"{annotation_path(res.ANNOTATION_GPU_PARTITION_SPEC)}: {text}"
+        )
     if any(item.count > 1 and item.hint and item.hint.required_topology_scope for item in parts):
-        field = f"{annotation_path(ANNOTATION_DEVICE_ALLOCATE_HINT)}.gpu.requiredTopologyScope"
+        field = f"{annotation_path(res.ANNOTATION_DEVICE_ALLOCATE_HINT)}.gpu.requiredTopologyScope"
         text = "shares of several GPUs are never under one scope, so the pod waits for ever"
         yield say(Advice.NEVER_PLACED, f"{field}: {text}")
 
@@ -272,7 +267,7 @@ def unenforced(request: PodRequest | None, settings: AdmissionSettings) -> Itera
     HAMi's words promise goes to nodes with HAMi-core alone, unless the namespace does without.
     """
     demands = () if request is None else request.devices
-    parts = [item for item in demands if item.device_type == TYPE_GPU and not item.exclusive]
+    parts = [item for item in demands if item.device_type == res.TYPE_GPU and not item.exclusive]
     provider = "" if request is None else provider_of(request.placement)
     if not parts or provider in settings.isolation_providers:
         return
@@ -284,7 +279,7 @@ def unenforced(request: PodRequest | None, settings: AdmissionSettings) -> Itera
     yield say(
         Advice.ISOLATION_MISSING,
         f"nothing enforces this share of a card: {amounts} are booked, not limited{said}; "
-        f"label {LABEL_GPU_ISOLATION_PROVIDER} (known: {known}) lets a provider limit them",
+        f"label {res.LABEL_GPU_ISOLATION_PROVIDER} (known: {known}) lets a provider limit them",
     )
 
 
