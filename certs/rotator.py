@@ -46,22 +46,15 @@ class RotationObjects:
         return api_path("v1", "namespaces", self.namespace, "secrets", self.secret)
 
 
+@dataclass(slots=True, eq=False)
 class Rotator:
     """Looks and does the next step; only whoever holds the Lease should run one."""
 
-    def __init__(
-        self,
-        objects: Objects,
-        reports: Reports,
-        place: RotationObjects,
-        settings: plan.Settings,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._objects = objects
-        self._reports = reports
-        self._place = place
-        self._settings = settings
-        self._clock = clock
+    objects: Objects
+    reports: Reports
+    place: RotationObjects
+    settings: plan.Settings
+    clock: Callable[[], datetime]
 
     async def advance(self) -> plan.Wait:
         """
@@ -78,19 +71,19 @@ class Rotator:
                 continue  # somebody wrote in between: look again
             if isinstance(step, plan.Wait):
                 return step
-        return plan.Wait(until=self._clock() + self._settings.pause, reason="others keep writing")
+        return plan.Wait(until=self.clock() + self.settings.pause, reason="others keep writing")
 
     async def step(self) -> plan.Step:
         """Do the next step and return it."""
-        secret = await self._objects.read(self._place.secret_path)
+        secret = await self.objects.read(self.place.secret_path)
         record = None if secret is None else read_record(secret)
         targets = await self._targets()
         step = plan.next_step(
             None if record is None else record.facts(),
             [_target(name, one) for name, one in targets.items()],
             await self._replicas(record),
-            self._settings,
-            now=self._clock(),
+            self.settings,
+            now=self.clock(),
         )
         match step:
             case plan.Wait():
@@ -101,21 +94,21 @@ class Rotator:
                 assert record is not None, "there is something to publish"
                 for name in step.targets:
                     await self._publish(name, targets[name], record.bundle)
-                await self._write(replace(record, published_at=self._clock()), secret)
+                await self._write(replace(record, published_at=self.clock()), secret)
             case _:
                 assert record is not None, "there is something to rotate"
                 await self._write(self._rotated(step, record), secret)
         if isinstance(step, plan.Finish):
-            await self._reports.forget(self._clock() - self._settings.forget)
+            await self.reports.forget(self.clock() - self.settings.forget)
         return step
 
     def _rotated(
         self, step: plan.Begin | plan.Renew | plan.Switch | plan.Finish, record: SecretRecord
     ) -> SecretRecord:
-        now = self._clock()
+        now = self.clock()
         match step:
             case plan.Begin():
-                lifetime = self._settings.authority_lifetime
+                lifetime = self.settings.authority_lifetime
                 authority = issue_authority(AUTHORITY_NAME, now=now, lifetime=lifetime)
                 return replace(
                     record,
@@ -143,8 +136,8 @@ class Rotator:
                 )
 
     def _created(self) -> SecretRecord:
-        now = self._clock()
-        lifetime = self._settings.authority_lifetime
+        now = self.clock()
+        lifetime = self.settings.authority_lifetime
         authority = issue_authority(AUTHORITY_NAME, now=now, lifetime=lifetime)
         return SecretRecord(
             phase=plan.Phase.STABLE,
@@ -157,15 +150,15 @@ class Rotator:
     def _leaf(self, authority: KeyPair) -> KeyPair:
         return issue_leaf(
             authority,
-            self._settings.names,
-            now=self._clock(),
-            lifetime=self._settings.leaf_lifetime,
+            self.settings.names,
+            now=self.clock(),
+            lifetime=self.settings.leaf_lifetime,
         )
 
     async def _targets(self) -> dict[str, Object]:
         found = {}
-        for path in self._place.configurations:
-            configuration = await self._objects.read(path)
+        for path in self.place.configurations:
+            configuration = await self.objects.read(path)
             if configuration is not None and configuration.get("webhooks"):
                 found[path] = configuration
         return found
@@ -173,7 +166,7 @@ class Rotator:
     async def _replicas(self, record: SecretRecord | None) -> tuple[plan.Replica, ...]:
         if record is None or record.phase is not plan.Phase.SERVING:
             return ()
-        return await self._reports.all()
+        return await self.reports.all()
 
     async def _publish(self, path: str, configuration: Object, bundle: bytes) -> None:
         version = configuration["metadata"]["resourceVersion"]
@@ -185,15 +178,15 @@ class Rotator:
             {"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": encoded}
             for number in range(len(configuration["webhooks"]))
         ]
-        await self._objects.patch(path, operations)
+        await self.objects.patch(path, operations)
 
     async def _write(self, record: SecretRecord, secret: Object | None) -> None:
-        place = self._place
+        place = self.place
         if secret is None:
             body = write_record(record, new_secret(place.namespace, place.secret))
-            await self._objects.create(place.secrets_path, body)
+            await self.objects.create(place.secrets_path, body)
         else:
-            await self._objects.replace(place.secret_path, write_record(record, secret))
+            await self.objects.replace(place.secret_path, write_record(record, secret))
 
 
 def _target(name: str, configuration: Object) -> plan.Target:

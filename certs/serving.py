@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -159,21 +160,14 @@ def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
         os.close(file)
 
 
+@dataclass(slots=True, eq=False)
 class Folder:
     """Keeps a server's leaf that of a folder with `tls.crt`, `tls.key` and, if there, `ca.crt`."""
 
-    def __init__(
-        self,
-        path: Path,
-        serving: Serving,
-        *,
-        names: tuple[str, ...],
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._path = path
-        self._serving = serving
-        self._names = names
-        self._clock = clock
+    path: Path
+    serving: Serving
+    names: tuple[str, ...]
+    clock: Callable[[], datetime]
 
     def look(self) -> bool:
         """
@@ -183,14 +177,14 @@ class Folder:
             CertificateError: a file is missing or clients would refuse the leaf; the one before is
                 served on.
         """
-        folder = self._path / _SWAPPED
-        folder = (folder if folder.exists() else self._path).resolve()
+        folder = self.path / _SWAPPED
+        folder = (folder if folder.exists() else self.path).resolve()
         pair = KeyPair(certificate=_read(folder / CERTIFICATE), key=_read(folder / KEY))
-        if facts_of(pair.certificate) == self._serving.leaf:
+        if facts_of(pair.certificate) == self.serving.leaf:
             return False
         authority = folder / AUTHORITY
         bundle = _read(authority) if authority.exists() else None
-        self._serving.swap(pair, bundle, self._names, now=self._clock())
+        self.serving.swap(pair, bundle, self.names, now=self.clock())
         return True
 
 

@@ -203,33 +203,25 @@ def pause_after(before: float, lasted: float) -> float:
     return min(max(PAUSE_SECONDS, 2 * before), PAUSE_SECONDS_MAX)
 
 
+@dataclass(slots=True, eq=False)
 class Nri:
-    """Our plugin: connected again whenever the runtime is there, unless it is off or withdrawn."""
+    """
+    Our plugin: connected again whenever the runtime is there, unless it is off or withdrawn.
 
-    def __init__(
-        self,
-        path: Path,
-        act: Callable[[Call | None], None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float, float], float] = pause_after,
-    ) -> None:
-        """
-        Be ready to run.
+    Attributes:
+        act: is called in the loop after each call, and with None once our state changed: look at
+            everything then.
+    """
 
-        Args:
-            act: is called in the loop after each call, and with None once our state changed: look
-                at everything then.
-        """
-        self.state = _state(Standing.AWAY)
-        self._snapshot = Snapshot()
-        self._published = asyncio.Event()
-        self._path = path
-        self._act = act
-        self._clock = clock
-        self._pause = pause
-        self._lost: tuple[float, ...] = ()
-        self._loop: asyncio.AbstractEventLoop | None = None
+    path: Path
+    act: Callable[[Call | None], None]
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float, float], float] = pause_after
+    state: Problem = field(default_factory=lambda: _state(Standing.AWAY))
+    _snapshot: Snapshot = field(default_factory=Snapshot)
+    _published: asyncio.Event = field(default_factory=asyncio.Event)
+    _lost: tuple[float, ...] = ()
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def publish(self, snapshot: Snapshot) -> None:
         """Answer out of this from now on; before the first one the runtime does not know us."""
@@ -246,7 +238,7 @@ class Nri:
         self._loop = asyncio.get_running_loop()
         pause = 0.0
         while self.state.reason not in (Standing.OFF, Standing.WITHDRAWN):
-            began = self._clock()
+            began = self.clock()
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(REGISTER_SECONDS)
                 try:
@@ -254,7 +246,7 @@ class Nri:
                 finally:
                     with suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)  # the thread sees the end
-            pause = self._pause(pause, self._clock() - began)
+            pause = self.pause(pause, self.clock() - began)
             await asyncio.sleep(pause)
         await asyncio.Event().wait()
 
@@ -262,7 +254,7 @@ class Nri:
         """Be registered and answer until the connection ends; in a thread."""
         state = _state(Standing.AWAY, "the runtime closed the connection")
         try:
-            connection.connect(str(self._path))
+            connection.connect(str(self.path))
             named = nri_messages.register(NAME, INDEX)
             service = nri_messages.RUNTIME_SERVICE
             connection.sendall(ttrpc.request(service, "RegisterPlugin", named, REGISTER_SECONDS))
@@ -273,7 +265,7 @@ class Nri:
 
     def _serve(self, connection: socket.socket) -> Problem | None:
         """Answer until the connection ends; None = the runtime just closed it."""
-        incoming, answering = ttrpc.Incoming(), Answering(self._clock)
+        incoming, answering = ttrpc.Incoming(), Answering(self.clock)
         while received := connection.recv(_RECEIVED):
             for message in incoming.feed(received):
                 if message.kind == ttrpc.REQUEST and message.connection == ttrpc.PLUGIN:
@@ -309,12 +301,12 @@ class Nri:
                 said = {"pod_uid": call.pod_uid, "container": call.container}
                 said |= {"cpus": str(bound.cpus)}
                 self._tell(partial(_log.info, call.happening.name, extra=said))
-            self._tell(partial(self._act, call))
+            self._tell(partial(self.act, call))
         return True
 
     def _given_up(self) -> Problem:
         """Note that the runtime did not wait for an answer, and return what follows from it."""
-        self._lost = _counted(self._lost, self._clock())
+        self._lost = _counted(self._lost, self.clock())
         often = len(self._lost) >= LOST_MAX
         words = f"the runtime gave up an answer of ours: times={len(self._lost)}"
         return _state(Standing.OFF if often else Standing.AWAY, words)
@@ -324,7 +316,7 @@ class Nri:
         if state != before:
             said = {"standing": state.reason, "reason": state.words}
             self._tell(partial(_log.info, "NRI", extra=said))
-            self._tell(partial(self._act, None))
+            self._tell(partial(self.act, None))
 
     def _tell(self, heard: Callable[[], None]) -> None:
         assert self._loop is not None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agent.checkpoint import CheckpointError, DeviceCheckpoint
@@ -41,6 +42,7 @@ class OtherCardError(TenureError):
     """A container was told another Pod's card. It must not start; its Pod has to be made anew."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class GpuShare:
     """The GiB of a node's cards; `started` is set when a Pod may have to be marked."""
 
@@ -48,23 +50,16 @@ class GpuShare:
     allocate_seconds = ALLOCATE_SECONDS
     prefers = True
 
-    def __init__(
-        self,
-        *,
-        pods: PodsOfKubelet,
-        checkpoint: Callable[[], DeviceCheckpoint],
-        holdings: Holdings,
-    ) -> None:
-        self._pods = pods
-        self._checkpoint = checkpoint
-        self._holdings = holdings
-        self._cards: tuple[Card, ...] | None = None
-        self._labels: Mapping[str, str] | None = None
-        self._all: Any = messages.ListAndWatchResponse()
-        self._ids: frozenset[str] = frozenset()
-        self._asked: set[tuple[str, str]] = set()
-        self._one = asyncio.Lock()
-        self.started = asyncio.Event()
+    pods: PodsOfKubelet
+    checkpoint: Callable[[], DeviceCheckpoint]
+    holdings: Holdings
+    _cards: tuple[Card, ...] | None = None
+    _labels: Mapping[str, str] | None = None
+    _all: Any = field(default_factory=messages.ListAndWatchResponse)
+    _ids: frozenset[str] = field(default_factory=frozenset)
+    _asked: set[tuple[str, str]] = field(default_factory=set)
+    _one: asyncio.Lock = field(default_factory=asyncio.Lock)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
 
     def saw(self, found: Discovery) -> None:
         """Go by the cards that were found from now on; by those of before where none could be."""
@@ -144,7 +139,7 @@ class GpuShare:
         minors = {card.uuid: card.minor for card in self._cards or ()}
         known = []
         for entry in entries:
-            uuid = _card_of(self._holdings, entry.pod_uid, entry.container)
+            uuid = _card_of(self.holdings, entry.pod_uid, entry.container)
             if uuid is None:
                 continue  # of a Pod that is gone, or is not told of yet
             told = messages.envs_in(entry.response).get(ENV_NVIDIA_VISIBLE, "")
@@ -173,17 +168,17 @@ class GpuShare:
         waiting = gpushare.wanting(await self._share_pods(), self._record())
         fresh = [one for one in waiting if (one.pod.uid, one.container) not in self._asked]
         one = gpushare.chosen(units, fresh)
-        uuid = _card_of(self._holdings, one.pod.uid, one.container)
+        uuid = _card_of(self.holdings, one.pod.uid, one.container)
         if uuid is None:
             raise NotYetError(f"nothing is known to be held: pod_uid={one.pod.uid}")
         gpushare.check_card(one.pod, uuid, self._cards or ())
         return one, uuid
 
     async def _share_pods(self) -> tuple[gpushare.SharePod, ...]:
-        return tuple(pod for pod in (await _read(self._pods)).values() if pod is not None)
+        return tuple(pod for pod in (await _read(self.pods)).values() if pod is not None)
 
     def _record(self) -> DeviceCheckpoint:
-        return _recorded(self._checkpoint)
+        return _recorded(self.checkpoint)
 
 
 class ShareSlots(SlotPlugin):

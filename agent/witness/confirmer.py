@@ -176,64 +176,52 @@ class Gate(Speaker):
         return True
 
 
+@dataclass(slots=True, eq=False)
 class Confirmer:
     """
     Looks, and tells the service.
 
     Attributes:
+        gated: no container with devices starts without us; else nobody is called gone of whom
+            nobody knows that they ran.
+        own_pod: UID of the Pod that we run in; empty = in none.
         problems: what is wrong with the sources and what they say, of the last round.
         seen: the last look; `cards`: those of the machine that it was about.
         given: what kubelet gave Pods that live, by other plugins than ours; None = not known.
     """
 
-    def __init__(
-        self,
-        link: ServiceLink,
-        sources: Sources,
-        gate: Gate,
-        clock: Callable[[], float],
-        *,
-        gated: bool = True,
-        own_pod: str = "",
-    ) -> None:
-        """
-        Begin.
+    link: ServiceLink
+    sources: Sources
+    gate: Gate
+    clock: Callable[[], float]
+    gated: bool = True
+    own_pod: str = ""
+    _asked: str = ""
+    problems: tuple[Fault, ...] = ()
+    seen: Seen | None = None
+    given: tuple[GivenDevices, ...] | None = None
+    cards: tuple[Card, ...] = ()
+    _all_known: bool = False  # the driver told all cards once
 
-        Args:
-            own_pod: UID of the Pod that we run in; empty = in none.
-            gated: no container with devices starts without us; else nobody is called gone of whom
-                nobody knows that they ran.
-        """
-        self._link = link
-        self._sources = sources
-        self._gate = gate
-        self._clock = clock
-        self._gated = gated
-        self._own_pod = own_pod
-        self._asked = ""
-        link.changed.append(self._hear)
-        self.problems: tuple[Fault, ...] = ()
-        self.seen: Seen | None = None
-        self.given: tuple[GivenDevices, ...] | None = None
-        self.cards: tuple[Card, ...] = ()
-        self._all_known = False  # the driver told all cards once
+    def __post_init__(self) -> None:
+        self.link.changed.append(self._hear)
 
     def _hear(self) -> None:
-        if self.is_asked and self._link.state.asked.version != self._asked:
-            self._gate.soon.set()
+        if self.is_asked and self.link.state.asked.version != self._asked:
+            self.gate.soon.set()
 
     @property
     def is_asked(self) -> bool:
         """Tell whether the service waits for our word of a claim."""
-        return bool(self._link.state.asked.ends)
+        return bool(self.link.state.asked.ends)
 
     async def round(self) -> None:
         """Look and confirm once. Raises OSError: gone Pods can't be written; none is named."""
-        before = self._link.sequence  # what is said of this look follows nothing newer
-        self._gate.soon.clear()
-        self._gate.passed.clear()
-        self._gate.hear_other(self._link.holdings if self._link.is_heard else None)
-        asked = self._link.state.asked
+        before = self.link.sequence  # what is said of this look follows nothing newer
+        self.gate.soon.clear()
+        self.gate.passed.clear()
+        self.gate.hear_other(self.link.holdings if self.link.is_heard else None)
+        asked = self.link.state.asked
         self._asked = asked.version
         read, claims, faults = await self._read()
         found = self.seen = seen(self.cards, read, is_card=lambda name: name == NVIDIA_GPU)
@@ -244,34 +232,34 @@ class Confirmer:
         if self._is_unlisted(read):
             words = "the container runtime lists not even our Pod"
             problems.append(Fault(reason=SOURCE_AWAY, message=words))
-        known = self._link.holdings
-        is_numbered = before is not None or self._link.sequence is None
-        if known is None or not self._link.is_heard or not is_numbered or self._gate.forgot:
+        known = self.link.holdings
+        is_numbered = before is not None or self.link.sequence is None
+        if known is None or not self.link.is_heard or not is_numbered or self.gate.forgot:
             self.problems = tuple(problems)
             return
         look = replace(self._look(known, read, found), claims=claims)
-        wants = frozenset(self._gate.passed | self._gate.wanted)
+        wants = frozenset(self.gate.passed | self.gate.wanted)
         state, message = said(
-            self._gate.state,
+            self.gate.state,
             known,
             look,
-            now=self._clock(),
+            now=self.clock(),
             wants=wants,
-            gated=self._gated,
+            gated=self.gated,
             asked=asked.ends,
         )
         if not message.is_empty:
-            self._gate.become(state)
+            self.gate.become(state)
             held = {uid for uid, _ in known.held}
             try:
-                verdicts = await self._gate.say(self._link, message, before, held)
+                verdicts = await self.gate.say(self.link, message, before, held)
             except (NoAnswerError, RefusedError, InputError) as error:
                 problems.append(Fault(reason=UNHEARD, message=str(error)))
             else:
                 if not verdicts.taken:
-                    self._gate.soon.set()
+                    self.gate.soon.set()
                 _tell(verdicts.assigned, verdicts.observed, verdicts.cleared)
-        self._gate.wanted &= self._gate.state.gone  # whoever else waited may start
+        self.gate.wanted &= self.gate.state.gone  # whoever else waited may start
         self.problems = tuple(problems)
 
     # --- looks ----------------------------------------------------------------------------------
@@ -279,7 +267,7 @@ class Confirmer:
     async def _read(self) -> tuple[Read, ClaimsHere | None, list[Fault]]:
         """Ask all sources: who may start first, and who runs then."""
         faults: list[Fault] = []
-        sources = self._sources
+        sources = self.sources
         await sources.pods.look()
         cards, are_all = await sources.cards.cards()
         told = {card.uuid for card in cards}
@@ -308,8 +296,8 @@ class Confirmer:
 
     def _checkpoint(self, faults: list[Fault]) -> DeviceCheckpoint | None:
         """Return kubelet's file; where there is none, no container was given anything."""
-        path, nothing = self._sources.checkpoint_path, DeviceCheckpoint(entries=())
-        return self._trusted(self._sources.checkpoint, FILE_NAME, path, faults, nothing)
+        path, nothing = self.sources.checkpoint_path, DeviceCheckpoint(entries=())
+        return self._trusted(self.sources.checkpoint, FILE_NAME, path, faults, nothing)
 
     def _trusted(
         self,
@@ -325,7 +313,7 @@ class Confirmer:
         except CheckpointError as error:
             fact = str(error)
             try:
-                kept = self._sources.aside.keep(name, read_file(path))
+                kept = self.sources.aside.keep(name, read_file(path))
             except OSError as failure:
                 fact += f"; not kept aside: {failure}"
             else:
@@ -339,21 +327,21 @@ class Confirmer:
 
     def _is_without_us(self, found: Seen) -> bool:
         """Tell whether kubelet began and has not read its Pods: we run, and it knows us not."""
-        uids = {pod["metadata"]["uid"] for pod in self._sources.pods.pods}
-        return self._own_pod in found.live and self._own_pod not in uids
+        uids = {pod["metadata"]["uid"] for pod in self.sources.pods.pods}
+        return self.own_pod in found.live and self.own_pod not in uids
 
     def _is_unlisted(self, read: Read) -> bool:
         """Tell whether the runtime does not list our Pod, of which kubelet says that it runs."""
-        own = (pod for pod in self._sources.pods.pods if pod["metadata"]["uid"] == self._own_pod)
+        own = (pod for pod in self.sources.pods.pods if pod["metadata"]["uid"] == self.own_pod)
         runs = any(
             found_in(one, "state", "running") is not None
             for pod in own
             for one in items_in(pod, "status", "containerStatuses")
         )
-        return runs and all(one.pod_uid != self._own_pod for one in read.containers or ())
+        return runs and all(one.pod_uid != self.own_pod for one in read.containers or ())
 
     def _look(self, known: NodeHoldings, read: Read, found: Seen) -> Look:
-        pods = self._sources.pods
+        pods = self.sources.pods
         static = [
             section(pod, "metadata")
             for pod in pods.running()
@@ -379,7 +367,7 @@ class Confirmer:
                 continue
             names = [name.partition("=") for name in inside.cdi]
             ours = [device for kind, _, device in names if kind == KIND]
-            shown = [self._sources.specifications.devices(name) for name in ours]
+            shown = [self.sources.specifications.devices(name) for name in ours]
             if not shown:
                 by_words = cards_shown(inside, self.cards, all_known=self._all_known)
                 if by_words.cards and not by_words.everything:

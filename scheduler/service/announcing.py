@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -39,37 +39,32 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _log: Final = logging.getLogger("tenure.scheduler.announcing")
 
 
+@dataclass(slots=True, eq=False)
 class Announcing:
     """
     Marks Nodes and Namespaces.
 
-    Args:
+    Attributes:
         planned: returns the place that a plan keeps for a member of a group, if there is one.
 
     Attributes:
         mislabelled: name of a Namespace -> why its label can't be mended, in words.
     """
 
-    def __init__(
-        self,
-        view: ClusterView,
-        api: Objects,
-        clock: Clock,
-        *,
-        why_not: WhyNot,
-        planned: Callable[[PodRequest], Placement | None],
-    ) -> None:
-        self._view = view
-        self._api = api
-        self._clock = clock
-        self._why_not = why_not
-        self._planned = planned
-        self._has_looked = False
-        self._wakes = Wakes(clock.monotonic)
-        self._label_at = 0.0
-        self.namespaces = Namespaces()
-        self.mislabelled: dict[str, str] = {}
-        view.wakeups.room_freed.subscribe(self.freed)
+    view: ClusterView
+    api: Objects
+    clock: Clock
+    why_not: WhyNot
+    planned: Callable[[PodRequest], Placement | None]
+    _has_looked: bool = False
+    _label_at: float = 0.0
+    namespaces: Namespaces = field(default_factory=Namespaces)
+    mislabelled: dict[str, str] = field(default_factory=dict)
+    _wakes: Wakes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._wakes = Wakes(self.clock.monotonic)
+        self.view.wakeups.room_freed.subscribe(self.freed)
 
     def freed(self, name: str) -> None:
         """Take note that room came free on a node that only memory had kept."""
@@ -86,15 +81,15 @@ class Announcing:
         Raises:
             ApiError: the API is away; it is told again.
         """
-        if not (self._has_looked or self._why_not()):
+        if not (self._has_looked or self.why_not()):
             self._has_looked = True
             await self._find_room()
         await _all(*map(self._wake, self._wakes.take()))
-        now = self._clock.monotonic()
-        if now < self._label_at or self._why_not():
+        now = self.clock.monotonic()
+        if now < self._label_at or self.why_not():
             return
         self._label_at = now + LABEL_SECONDS
-        wrong = namespace_labels(self.namespaces.labelled, self._view.namespaces())
+        wrong = namespace_labels(self.namespaces.labelled, self.view.namespaces())
         for name in self.mislabelled.keys() - wrong.keys():
             del self.mislabelled[name]
         await _all(*(self._label(name, has=has) for name, has in wrong.items()))
@@ -105,14 +100,14 @@ class Announcing:
 
         Pods alike are looked at once, and calls are answered between two Pods.
         """
-        view, kinds = self._view, set[tuple[int, int, str]]()
+        view, kinds = self.view, set[tuple[int, int, str]]()
         pods = list(view.pods.seen.values())
         for pod in (one for one in pods if one.is_ours and not (one.node or one.ended)):
             await asyncio.sleep(0)
             request = view.requests.by_uid(pod.uid)
             if isinstance(request, str):
                 continue
-            place = self._planned(request)
+            place = self.planned(request)
             if place is not None:
                 self._wakes.released(place.node_name)
                 continue
@@ -137,14 +132,14 @@ class Announcing:
         Rule: GPU-sharing contract C.4, "Ours": a changed annotation of a Node makes kube-scheduler
         look again at Pods that an extender refused.
         """
-        moment = _EPOCH + timedelta(microseconds=self._clock.wall_us())
-        node = self._view.nodes.nodes.body(name)
+        moment = _EPOCH + timedelta(microseconds=self.clock.wall_us())
+        node = self.view.nodes.nodes.body(name)
         if node is None:
             return
         text = encode_released_at(moment)
         path = api_path("v1", "nodes", name)
         try:
-            await self._api.patch(path, _annotate(ANNOTATION_TENURE_RELEASED_AT, text, node))
+            await self.api.patch(path, _annotate(ANNOTATION_TENURE_RELEASED_AT, text, node))
         except (ApiError, ConflictError):
             self._wakes.released(name)
             raise
@@ -154,7 +149,7 @@ class Announcing:
         path = f"/metadata/labels/{key}"  # every Namespace has one of its name
         operation = {"op": "add", "path": path, "value": TRUE}
         try:
-            await self._api.patch(
+            await self.api.patch(
                 api_path("v1", "namespaces", name),
                 [operation if has else {"op": "remove", "path": path}],
             )

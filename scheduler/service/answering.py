@@ -49,6 +49,7 @@ class _Answered:
     changes: int
 
 
+@dataclass(slots=True, eq=False)
 class Extender:
     """
     Answers filter, prioritize, preempt and bind.
@@ -61,55 +62,44 @@ class Extender:
         NotNowError: from prioritize and preempt, if nothing is answered now.
     """
 
-    def __init__(
-        self,
-        view: ClusterView,
-        binds: Binds,
-        *,
-        why_not: WhyNot,
-        groups: LiveGroups,
-        holds: Places,
-        refusals: Refusals,
-        preempting: Preempting,
-    ) -> None:
-        self._view = view
-        self._groups = groups
-        self._binds = binds
-        self._why_not = why_not
-        self._holds = holds
-        self._refusals = refusals
-        self._preempting = preempting
-        self._answered: _Answered | None = None
+    view: ClusterView
+    binds: Binds
+    why_not: WhyNot
+    groups: LiveGroups
+    holds: Places
+    refusals: Refusals
+    preempting: Preempting
+    _answered: _Answered | None = None
 
     def filter(self, body: bytes, arguments: extender.ExtenderArguments | None = None) -> bytes:
         """Answer which nodes may take a Pod, with a reason for every other."""
         arguments = arguments or extender.read_arguments(body)
-        why = self._why_not()
+        why = self.why_not()
         if why:
             return extender.failed_filter(why)
-        view = self._view
+        view = self.view
         try:
             request = view.requests.read(arguments.pod)
         except InputError as error:
             unread = _unread(arguments.pod, error)
             if unread is not None:
-                self._refusals.noted(unread)
+                self.refusals.noted(unread)
             return view.directory.refusal(view.directory.ask(arguments.node_names), str(error))
         if isinstance(request, RefusedPod):
-            self._refusals.noted(request)
+            self.refusals.noted(request)
             asked = view.directory.ask(arguments.node_names)
             return view.directory.refusal(asked, request.message)
-        self._holds.asked_again(request.uid)
-        why = self._groups.why_not_yet(request)
+        self.holds.asked_again(request.uid)
+        why = self.groups.why_not_yet(request)
         if why:
             return extender.failed_filter(why)
         judged = self._judge(request, arguments.node_names)
-        self._preempting.take_filter(request.uid)
+        self.preempting.take_filter(request.uid)
         best = judged.filtered.best
         if not len(judged.filtered.passing) and not _is_nominated(arguments):
-            self._refusals.noted(request, judged.asked.nodes)
+            self.refusals.noted(request, judged.asked.nodes)
         if best is not None and len(judged.filtered.passing) == 1:
-            self._holds.expected(best, arguments.pod, judged.decided_at)
+            self.holds.expected(best, arguments.pod, judged.decided_at)
         answer = view.directory.filter_result(judged.asked, judged.filtered, arguments.nodes)
         cut = extender.without_names(answer)
         if cut is not None:
@@ -132,8 +122,8 @@ class Extender:
             pod, judged = arguments.pod, self._judged(arguments)
         best = judged.filtered.best
         if best is not None:
-            self._holds.expected(best, pod, judged.decided_at)
-        return self._view.directory.priorities(judged.asked, judged.filtered)
+            self.holds.expected(best, pod, judged.decided_at)
+        return self.view.directory.priorities(judged.asked, judged.filtered)
 
     def _pod_of_last(self, body: bytes) -> Mapping[str, object] | None:
         """
@@ -145,7 +135,7 @@ class Extender:
         last, cut = self._answered, extender.without_names(body)
         if last is None or cut is None or cut[1] != last.names:
             return None
-        if last.changes != self._view.directory.changes:
+        if last.changes != self.view.directory.changes:
             return None
         try:
             pod = found_in(decode_bounded(cut[0], dict[str, object]), "Pod")
@@ -154,12 +144,12 @@ class Extender:
         if not isinstance(pod, dict):
             return None
         self._check_now()
-        request = self._view.requests.read(pod)
-        judged = None if isinstance(request, RefusedPod) else self._view.judged(request.uid)
+        request = self.view.requests.read(pod)
+        judged = None if isinstance(request, RefusedPod) else self.view.judged(request.uid)
         return pod if judged is last.judged else None
 
     def _judged(self, arguments: extender.ExtenderArguments) -> Judged:
-        view = self._view
+        view = self.view
         request = view.requests.read(arguments.pod)
         if isinstance(request, RefusedPod):
             raise InputError(request.message, field="Pod")
@@ -169,21 +159,21 @@ class Extender:
             passing = judged.asked.nodes.take(judged.filtered.passing)
             if not asked.unknown and np.array_equal(asked.nodes, passing):
                 return judged
-        self._holds.asked_again(request.uid)
+        self.holds.asked_again(request.uid)
         return self._judge(request, arguments.node_names)
 
     def _judge(self, request: PodRequest, names: Sequence[str]) -> Judged:
-        self._groups.plans.lead()
-        self._preempting.renew(request)
-        judge = self._groups.judge if group_name(request) else self._view.judge
+        self.groups.plans.lead()
+        self.preempting.renew(request)
+        judge = self.groups.judge if group_name(request) else self.view.judge
         return judge(request, names)
 
     def preempt(self, body: bytes, value: Mapping[str, object] | None = None) -> bytes:
         """Answer which Pods would have to go, node by node."""
         value = value or read_victims(body)
         self._check_now()
-        self._groups.plans.lead()
-        return json.dumps({"NodeNameToMetaVictims": self._preempting.answer(value)}).encode()
+        self.groups.plans.lead()
+        return json.dumps({"NodeNameToMetaVictims": self.preempting.answer(value)}).encode()
 
     async def bind(self, body: bytes) -> bytes:
         """Bind a Pod, or say why not."""
@@ -197,7 +187,7 @@ class Extender:
             if not is_one(word):
                 fact = f"no object is called so: value={word[:40]!r}" if word else "missing"
                 raise InputError(fact, field=key)
-        error = self._why_not()
+        error = self.why_not()
         if not error:
             call = BindCall(
                 namespace=words["PodNamespace"],
@@ -205,11 +195,11 @@ class Extender:
                 pod_uid=words["PodUID"],
                 node_name=words["Node"],
             )
-            error = await self._binds.bind(call)
+            error = await self.binds.bind(call)
         return json.dumps({"Error": error}).encode()
 
     def _check_now(self) -> None:
-        why = self._why_not()
+        why = self.why_not()
         if why:
             raise NotNowError(why)
 

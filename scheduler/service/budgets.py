@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 KEPT_MAX: Final = 4_096
@@ -19,30 +20,25 @@ def put_newest(newest: dict[_What, _Value], key: _What, value: _Value, most: int
         del newest[next(iter(newest))]
 
 
+@dataclass(slots=True, eq=False)
 class Budgets:
     """
     Budgets by key, all alike.
 
-    Args:
+    Attributes:
         burst: how many one may spend at once.
         seconds: after how long one of them has come back.
         kept_max: of how many keys it is known what they spent; who spent something the longest ago
             is forgotten first.
     """
 
-    def __init__(
-        self,
-        now: Callable[[], float],
-        *,
-        burst: float,
-        seconds: float,
-        kept_max: int = KEPT_MAX,
-    ) -> None:
-        self._now = now
-        self._burst = burst
-        self._seconds = seconds
-        self._kept_max = kept_max
-        self._spent: dict[Hashable, tuple[float, float]] = {}  # how many, as of when; oldest first
+    now: Callable[[], float]
+    burst: float
+    seconds: float
+    kept_max: int = KEPT_MAX
+    _spent: dict[Hashable, tuple[float, float]] = field(
+        default_factory=dict
+    )  # how many, as of when; oldest first
 
     def __len__(self) -> int:
         return len(self._spent)
@@ -56,12 +52,12 @@ class Budgets:
         left = self._left(key)
         if left < 1:
             return False
-        put_newest(self._spent, key, (self._burst - left + 1, self._now()), self._kept_max)
+        put_newest(self._spent, key, (self.burst - left + 1, self.now()), self.kept_max)
         return True
 
     def give_back(self, key: Hashable) -> None:
         """Give one back that was taken for nothing."""
-        spent, at = self._spent.get(key, (0.0, self._now()))
+        spent, at = self._spent.get(key, (0.0, self.now()))
         if spent > 1:
             self._spent[key] = (spent - 1, at)
         else:
@@ -69,7 +65,7 @@ class Budgets:
 
     def _left(self, key: Hashable) -> float:
         spent, at = self._spent.get(key, (0.0, 0.0))
-        return self._burst - max(0.0, spent - (self._now() - at) / self._seconds)
+        return self.burst - max(0.0, spent - (self.now() - at) / self.seconds)
 
 
 class SharedBudgets:

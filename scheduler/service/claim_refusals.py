@@ -6,6 +6,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from ledger.domain.bounds import NAME_MAX
@@ -14,7 +15,7 @@ from ledger.domain.log.events import RefusalReason, RequestRefused
 from scheduler.gate.claims import ClaimSeen
 from scheduler.gate.decide import DEVICE_CLOSED, DEVICE_TAKEN, Barred
 from scheduler.record import events
-from scheduler.service.budgets import put_newest
+from scheduler.service.budgets import SharedBudgets, put_newest
 from scheduler.service.claims import ClaimBook
 from scheduler.service.ports import Clock, Recorder, TakeRecorded
 from scheduler.service.recording import record
@@ -32,28 +33,22 @@ _TOLD_MAX: Final = 10_000
 _log: Final = logging.getLogger("tenure.scheduler.gate")
 
 
+@dataclass(slots=True, eq=False)
 class ClaimRefusals:
     """Refusals of claims that wait; `times` counts them by UID since a claim was let through."""
 
-    def __init__(
-        self,
-        book: ClaimBook,
-        recorder: Recorder,
-        recorded: TakeRecorded,
-        clock: Clock,
-        telling: Telling,
-        *,
-        actor: str,
-    ) -> None:
-        self._book = book
-        self._recorder = recorder
-        self._recorded = recorded
-        self._clock = clock
-        self._telling = telling
-        self._actor = actor
-        self._budgets = refusal_budgets(clock.monotonic)
-        self._told: dict[str, str] = {}  # UID of a claim -> why it was refused last
-        self.times: Counter[str] = Counter()
+    book: ClaimBook
+    recorder: Recorder
+    recorded: TakeRecorded
+    clock: Clock
+    telling: Telling
+    actor: str
+    _told: dict[str, str] = field(default_factory=dict)  # UID of a claim -> why it was refused last
+    times: Counter[str] = field(default_factory=Counter)
+    _budgets: SharedBudgets = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._budgets = refusal_budgets(self.clock.monotonic)
 
     def forget(self, uid: str) -> None:
         """Begin anew with a claim: it was let through."""
@@ -65,7 +60,7 @@ class ClaimRefusals:
         return {
             seen.full_name: times
             for uid, times in self.times.most_common(SHOWN_MAX)
-            if (seen := self._book.seen.get(uid)) is not None and not seen.is_allocated
+            if (seen := self.book.seen.get(uid)) is not None and not seen.is_allocated
         }
 
     async def refuse(self, claim: ClaimSeen, answer: Barred, *, is_free: bool) -> None:
@@ -77,16 +72,16 @@ class ClaimRefusals:
             subject = about_pod(claim.namespace, pod.name, pod.uid)
             times = self.times[claim.uid]
             note = f"claim {claim.name}: {answer.message}. {_way_out(answer, is_free=is_free)}"
-            self._telling.tell(subject, REFUSED, f"{note} (refused {times} times)", action="Gate")
+            self.telling.tell(subject, REFUSED, f"{note} (refused {times} times)", action="Gate")
         if self._told.get(claim.uid) == answer.message or not self._budgets.take(claim.namespace):
             return
         put_newest(self._told, claim.uid, answer.message, _TOLD_MAX)
         event = _refusal(claim, answer)
         digest = hashlib.sha256(answer.message.encode()).hexdigest()[:16]
         key = f"refuse:{claim.uid}:{claim.version}:{digest}"
-        new = events.by(self._actor, events.refused_request(event, key, self._clock.wall_us()))
+        new = events.by(self.actor, events.refused_request(event, key, self.clock.wall_us()))
         try:
-            await record(self._recorder, (new,), self._recorded)
+            await record(self.recorder, (new,), self.recorded)
         except FencedError:
             raise
         except LedgerError as error:  # it is refused all the same

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 from certs.ports import ApiError, ConflictError, Object
@@ -66,29 +67,22 @@ class Lifting:
         await self._groups.plans.recorded(name)
 
 
+@dataclass(slots=True, eq=False)
 class Gangs:
     """Does what `LiveGroups` says is due."""
 
-    def __init__(
-        self,
-        view: ClusterView,
-        binder: Binder,
-        groups: LiveGroups,
-        lifting: Lifting,
-        *,
-        refusals: Refusing,
-        why_not: WhyNot,
-    ) -> None:
-        self._view = view
-        self._binder = binder
-        self._groups = groups
-        self._refusals = refusals
-        self._why_not = why_not
-        self._plan_at = 0.0
-        self._next: list[str] = []  # gangs whose turn it is
-        self._lifting = lifting
-        self._noted: dict[str, tuple[object, float]] = {}  # gang -> why it waits, noted when
-        self._evicted: set[str] = set()  # Pods that the API server was asked to end
+    view: ClusterView
+    binder: Binder
+    groups: LiveGroups
+    lifting: Lifting
+    refusals: Refusing
+    why_not: WhyNot
+    _plan_at: float = 0.0
+    _next: list[str] = field(default_factory=list)  # gangs whose turn it is
+    _noted: dict[str, tuple[object, float]] = field(
+        default_factory=dict
+    )  # gang -> why it waits, noted when
+    _evicted: set[str] = field(default_factory=set)  # Pods that the API server was asked to end
 
     async def settle(self) -> None:
         """
@@ -96,12 +90,12 @@ class Gangs:
 
         Raises LedgerError (unless fenced), ApiError: call it again.
         """
-        if self._why_not():
+        if self.why_not():
             return
-        now = self._binder.clock.monotonic()
+        now = self.binder.clock.monotonic()
         if now >= self._plan_at:
             self._plan_at = now + PLAN_SECONDS
-            self._groups.plans.review_all()
+            self.groups.plans.review_all()
             await self._tell()
             refused = await self._evict()
             await self._try_again()
@@ -111,19 +105,19 @@ class Gangs:
         await self._tell()
 
     async def _tell(self) -> None:
-        due = self._groups.plans.begin_drops()
+        due = self.groups.plans.begin_drops()
         for number, new in enumerate(due):
             assert isinstance(new.event, PlanDropped), new
-            ours = events.by(self._binder.actor, new)
+            ours = events.by(self.binder.actor, new)
             try:
-                error = await record(self._binder.recorder, (ours,), self._binder.books.recorded)
+                error = await record(self.binder.recorder, (ours,), self.binder.books.recorded)
             except LedgerError:
-                self._groups.plans.drops_failed(due[number:])
+                self.groups.plans.drops_failed(due[number:])
                 raise
             if error is not None:
                 words = {"group": new.event.group, "reason": str(error)}
                 _log.error("the end of a plan can't be recorded", extra=words)
-                self._groups.plans.drop_refused(new.event)
+                self.groups.plans.drop_refused(new.event)
 
     def why_evicted(self, pod_uid: str) -> str:
         """Return why a Pod was evicted, empty for one that was not."""
@@ -137,17 +131,17 @@ class Gangs:
         others are evicted, and the first such answer is returned.
         """
         refused: ApiError | None = None
-        partial = self._groups.plans.partials()
+        partial = self.groups.plans.partials()
         self._evicted.intersection_update(partial)
         for uid in partial:
-            seen = self._view.pods.seen.get(uid)
+            seen = self.view.pods.seen.get(uid)
             if uid in self._evicted or seen is None or seen.ended:
                 continue
             body = eviction(seen.namespace, seen.name, uid)
             words = {"pod_uid": uid, "node_name": seen.node, "reason": DEADLINE}
             try:
                 path = pod_path(seen.namespace, seen.name, "eviction")
-                await self._binder.api.create(path, body)
+                await self.binder.api.create(path, body)
             except ConflictError:  # it is another Pod now; the watch tells
                 continue
             except ApiError as error:
@@ -161,15 +155,15 @@ class Gangs:
 
     async def _let_go(self) -> None:
         """Lift the gates of the gangs that are planned, one after the other."""
-        gated = self._groups.members.gated()
+        gated = self.groups.members.gated()
         turn = [name for name in self._next if name in gated] or list(gated)
         failed: ApiError | None = None
-        spent, monotonic = 0.0, self._binder.clock.monotonic
+        spent, monotonic = 0.0, self.binder.clock.monotonic
         for name in turn[:GANGS_MAX]:
-            if spent >= PLANNING_SECONDS or self._why_not():
+            if spent >= PLANNING_SECONDS or self.why_not():
                 break
             began = monotonic()
-            members = self._groups.planned_now(name)
+            members = self.groups.planned_now(name)
             turn.remove(name)
             spent += monotonic() - began
             try:
@@ -186,15 +180,15 @@ class Gangs:
 
     def _note(self, name: str) -> None:
         """Let it be recorded why the members of a gang wait that nobody asks about."""
-        waiting = self._groups.members.without_node(name)
+        waiting = self.groups.members.without_node(name)
         gates = (GATE_TENURE_GANG,)  # the others are told the gates of others
         gated = {uid: one.request for uid, one in waiting.items() if one.gates == gates}
-        now, why = self._binder.clock.monotonic(), (self._groups.why_nowhere(name), tuple(gated))
+        now, why = self.binder.clock.monotonic(), (self.groups.why_nowhere(name), tuple(gated))
         before, at = self._noted.get(name, (None, 0.0))
         if before != why or now >= at + NOTE_SECONDS:
             self._noted[name] = why, now
             for request in gated.values():
-                self._refusals.noted(request)
+                self.refusals.noted(request)
 
     async def _try_again(self) -> None:
         """
@@ -202,10 +196,10 @@ class Gangs:
 
         Where none could be woken that is tried again, unless one was asked about meanwhile.
         """
-        starts = self._groups.starts
+        starts = self.groups.starts
         for name in starts.due()[:GANGS_MAX]:
             starts.try_again(name)
-            members = self._groups.members.waiting(name).items()
+            members = self.groups.members.waiting(name).items()
             calls = [self._wake(uid, one) for uid, one in members if not one.is_gated]
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             for error in outcomes:
@@ -213,19 +207,19 @@ class Gangs:
                     _log.warning("not woken", extra={"group": name, "error": str(error)})
                 elif error is not None:
                     raise error
-            if outcomes and None not in outcomes and not self._groups.groups.places(name):
+            if outcomes and None not in outcomes and not self.groups.groups.places(name):
                 starts.back_off(name)
 
     async def _wake(self, uid: str, one: Waiting) -> None:
         """Change a Pod, so that kube-scheduler tries it again."""
         path = pod_path(one.request.namespace, one.request.name)
-        binder = self._binder
+        binder = self.binder
         mark = f"{binder.recorder.epoch}/{binder.clock.wall_us()}"
-        await binder.api.patch(path, fence(uid, mark, self._view.pods.pending(uid)))
+        await binder.api.patch(path, fence(uid, mark, self.view.pods.pending(uid)))
 
     async def _lift(self, name: str, members: dict[str, Waiting]) -> None:
         try:
-            with self._lifting.of(name):
+            with self.lifting.of(name):
                 async with asyncio.timeout(READY_SECONDS):
                     calls = (self._ungate(uid, one) for uid, one in members.items())
                     outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -239,8 +233,8 @@ class Gangs:
     async def _ungate(self, uid: str, one: Waiting) -> None:
         """Lift a gate; a Pod that changed meanwhile is looked at again."""
         path = pod_path(one.request.namespace, one.request.name)
-        pod = await self._binder.api.patch(path, without_gate(uid, one.gates))
-        self._groups.members.ungated(uid, pod)
+        pod = await self.binder.api.patch(path, without_gate(uid, one.gates))
+        self.groups.members.ungated(uid, pod)
 
 
 def eviction(namespace: str, name: str, pod_uid: str) -> Object:

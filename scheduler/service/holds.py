@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from certs.ports import Object
@@ -58,11 +58,12 @@ class _Hold:
     promised: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class Holds:
     """
     The soft holds of one engine, and a sink of Pods that may end or move them.
 
-    Args:
+    Attributes:
         now: seconds that never run backwards.
         number_of: the engine's number of a node by its name.
         most: at once; further Pods get none.
@@ -71,24 +72,17 @@ class Holds:
         ended: why holds ended, and how often; `TOO_MANY` and `NO_ROOM` of those that never began.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        now: Callable[[], float],
-        number_of: Callable[[str], int | None],
-        wakeups: Wakeups,
-        *,
-        most: int = HOLDS_MAX,
-    ) -> None:
-        self._engine = engine
-        self._now = now
-        self._number_of = number_of
-        self._wakeups = wakeups
-        self._most = most
-        self._holds: dict[str, _Hold] = {}
-        self.ended: Counter[str] = Counter()
-        wakeups.node_dropped.subscribe(self.dropped)
-        wakeups.member_planned.subscribe(self.planned)
+    engine: Engine
+    now: Callable[[], float]
+    number_of: Callable[[str], int | None]
+    wakeups: Wakeups
+    most: int = HOLDS_MAX
+    _holds: dict[str, _Hold] = field(default_factory=dict)
+    ended: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.wakeups.node_dropped.subscribe(self.dropped)
+        self.wakeups.member_planned.subscribe(self.planned)
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -124,15 +118,15 @@ class Holds:
             self._end(uid, ASKED_AGAIN)
         else:
             self.end(uid, ASKED_AGAIN)
-        if len(self._holds) >= self._most:
+        if len(self._holds) >= self.most:
             self.ended[TOO_MANY] += 1
             return
-        taken = self._engine.place(placement, decided_at)
+        taken = self.engine.place(placement, decided_at)
         if taken is None:
             self.ended[NO_ROOM] += 1
             return
-        until = self._now() + seconds_of(pod)
-        self._holds[uid] = _Hold(taken, until, _condition(pod), self._engine.position)
+        until = self.now() + seconds_of(pod)
+        self._holds[uid] = _Hold(taken, until, _condition(pod), self.engine.position)
 
     def promise(self, request: PodRequest, node_name: str, seconds: float = 0.0) -> bool:
         """
@@ -141,12 +135,12 @@ class Holds:
         What was promised to Pods of a lower priority there gives way. What is for so many
         `seconds`, and not `HOLD_SECONDS`, replaces what was promised to the Pod.
         """
-        number, hold = self._number_of(node_name), self._holds.get(request.uid)
+        number, hold = self.number_of(node_name), self._holds.get(request.uid)
         if seconds and hold is not None and hold.promised:
-            self._engine.release(request.uid)
+            self.engine.release(request.uid)
             del self._holds[request.uid]
             hold = None
-        if number is None or hold is not None or len(self._holds) >= self._most:
+        if number is None or hold is not None or len(self._holds) >= self.most:
             return hold is not None
         lower = {
             uid: hold
@@ -156,11 +150,11 @@ class Holds:
             and hold.placement.request.snapshot.priority < request.snapshot.priority
         }
         for uid in lower:
-            self._engine.release(uid)
+            self.engine.release(uid)
             del self._holds[uid]
-        taken = self._engine.try_place(request, number)
+        taken = self.engine.try_place(request, number)
         if taken is not None:
-            until, at = self._now() + (seconds or HOLD_SECONDS), self._engine.position
+            until, at = self.now() + (seconds or HOLD_SECONDS), self.engine.position
             self._holds[request.uid] = _Hold(taken, until, "", at, promised=True)
         for uid, hold in lower.items():
             self._take(uid, hold, number, CROWDED_OUT)
@@ -170,20 +164,20 @@ class Holds:
         """End a Pod's hold, if it has one, and publish that its room is free."""
         node_name = self._end(pod_uid, why)
         if node_name:
-            self._wakeups.room_freed.publish(node_name)
+            self.wakeups.room_freed.publish(node_name)
 
     def _end(self, pod_uid: str, why: str) -> str:
         """End a Pod's hold and return its node, empty without one."""
         hold = self._holds.pop(pod_uid, None)
         if hold is None:
             return ""
-        self._engine.release(pod_uid)
+        self.engine.release(pod_uid)
         self.ended[why] += 1
         return hold.placement.node_name
 
     def expire(self) -> None:
         """End what is older than a hold may be."""
-        now = self._now()
+        now = self.now()
         for uid in [uid for uid, hold in self._holds.items() if hold.until <= now]:
             self.end(uid, TOO_OLD)
 
@@ -235,7 +229,7 @@ class Holds:
         is_as_held = (
             hold is not None
             and hold.placement.node_name == node_name
-            and self._engine.is_unchanged(hold.placement.node, hold.taken_at)
+            and self.engine.is_unchanged(hold.placement.node, hold.taken_at)
         )
         self._bound(pod_uid, node_name)
         lifted = [
@@ -244,7 +238,7 @@ class Holds:
             if other.placement.node_name == node_name
         ]
         for uid, _ in lifted:
-            self._engine.release(uid)
+            self.engine.release(uid)
             del self._holds[uid]
         try:
             yield hold.placement if hold is not None and is_as_held and not lifted else None
@@ -255,23 +249,23 @@ class Holds:
     def _bound(self, uid: str, node_name: str) -> None:
         before = self._end(uid, BOUND)
         if before and before != node_name:
-            self._wakeups.room_freed.publish(before)
+            self.wakeups.room_freed.publish(before)
 
     def _move(self, uid: str, hold: _Hold, node_name: str) -> None:
         self.end(uid, MOVED)
-        number = self._number_of(node_name)
+        number = self.number_of(node_name)
         if number is not None:
             self._take(uid, hold, number, NO_ROOM)
 
     def _take(self, uid: str, hold: _Hold, node: int, otherwise: str) -> None:
         """Let a hold that was given back take room again, or end."""
-        taken = self._engine.try_place(hold.placement.request, node)
+        taken = self.engine.try_place(hold.placement.request, node)
         if taken is None:
             self.ended[otherwise] += 1
             if otherwise == CROWDED_OUT:
-                self._wakeups.room_freed.publish(hold.placement.node_name)
+                self.wakeups.room_freed.publish(hold.placement.node_name)
         else:
-            self._holds[uid] = replace(hold, placement=taken, taken_at=self._engine.position)
+            self._holds[uid] = replace(hold, placement=taken, taken_at=self.engine.position)
 
 
 def seconds_of(pod: Object) -> float:

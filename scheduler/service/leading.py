@@ -11,6 +11,7 @@ ends.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from ledger.domain.errors import FencedError
@@ -20,11 +21,12 @@ NOT_LEADER: Final = "NotLeader"
 CLOCK_SKEW: Final = "ClockSkew"
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Leading:
     """
     Whether one replica answers, and why not.
 
-    Args:
+    Attributes:
         now: seconds that never run backwards.
         lease_until: until when the Lease is ours, by the same clock.
         skewed: our clock is too far off the API server's.
@@ -34,22 +36,13 @@ class Leading:
         epoch: the one that we write in; 0 before we took the ledger over.
     """
 
-    def __init__(
-        self,
-        *,
-        now: Callable[[], float],
-        lease_until: Callable[[], float],
-        skewed: Callable[[], bool],
-        fresh: WhyNot,
-        quarantined: WhyNot = str,
-    ) -> None:
-        self._now = now
-        self._lease_until = lease_until
-        self._skewed = skewed
-        self._fresh = fresh
-        self._quarantined = quarantined
-        self._newest = 0
-        self.epoch = 0
+    now: Callable[[], float]
+    lease_until: Callable[[], float]
+    skewed: Callable[[], bool]
+    fresh: WhyNot
+    quarantined: WhyNot = str
+    _newest: int = 0
+    epoch: int = 0
 
     def took(self, epoch: int) -> None:
         """
@@ -79,18 +72,18 @@ class Leading:
     def why_not(self) -> str:
         """Return why nothing is given out here, empty where it is."""
         if not self.epoch:
-            return self._quarantined() or NOT_LEADER
+            return self.quarantined() or NOT_LEADER
         if self.is_deposed:
             return NOT_LEADER
-        if self._skewed():
+        if self.skewed():
             return CLOCK_SKEW
-        return self._fresh() or ("" if self._now() < self._lease_until() else NOT_LEADER)
+        return self.fresh() or ("" if self.now() < self.lease_until() else NOT_LEADER)
 
     def why_unrecorded(self) -> str:
         """Return why nothing of what ends is recorded here, empty where it is: Lease or not."""
         if not self.epoch:
-            return self._quarantined() or NOT_LEADER
-        return NOT_LEADER if self.is_deposed else self._fresh()
+            return self.quarantined() or NOT_LEADER
+        return NOT_LEADER if self.is_deposed else self.fresh()
 
     def why_unshown(self) -> str:
         """
@@ -99,11 +92,11 @@ class Leading:
         In quarantine they are, also before an epoch: then a node has to see for itself.
         """
         if not self.epoch:
-            return "" if self._quarantined() else NOT_LEADER
+            return "" if self.quarantined() else NOT_LEADER
         return NOT_LEADER if self.is_deposed else ""
 
     def is_silent(self) -> bool:
         """Tell whether callers should look for another replica; asked after every answer."""
-        if self.epoch and not self.is_deposed and self._now() < self._lease_until():
+        if self.epoch and not self.is_deposed and self.now() < self.lease_until():
             return False  # whatever else there may be, we lead
         return self.why_not() == NOT_LEADER

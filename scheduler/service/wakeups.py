@@ -9,6 +9,7 @@ refuses a scheduler whose subscriptions differ from the declaration.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Generic, TypeVarTuple
 
 from ledger.domain.log.events import LedgerEvent
@@ -19,31 +20,23 @@ from scheduler.record.events import DecidedBy
 Payload = TypeVarTuple("Payload")
 
 
+@dataclass(slots=True, eq=False)
 class Topic(Generic[*Payload]):
     """
     One kind of change that wakes others.
 
-    Args:
+    Attributes:
         carries: what its payload is.
         publishers: classes.
         subscribers: methods, as `Class.method`, in the order in which they are called.
     """
 
-    __slots__ = ("_handlers", "carries", "publishers", "subscribers", "when")
-
-    def __init__(
-        self,
-        when: str,
-        carries: str = "name of the node",
-        *,
-        publishers: tuple[str, ...],
-        subscribers: tuple[str, ...],
-    ) -> None:
-        self.when = when
-        self.carries = carries
-        self.publishers = publishers
-        self.subscribers = subscribers
-        self._handlers: tuple[Callable[[*Payload], None], ...] = ()
+    when: str
+    carries: str = "name of the node"
+    _: KW_ONLY
+    publishers: tuple[str, ...]
+    subscribers: tuple[str, ...]
+    _handlers: tuple[Callable[[*Payload], None], ...] = ()
 
     @property
     def subscribed(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from certs.ports import ApiError, Object, Objects, api_path
@@ -46,6 +47,7 @@ class KubeWatches:
         self.quotas = Watched(source, "/api/v1/resourcequotas", _quota, monotonic)
 
 
+@dataclass(slots=True, eq=False)
 class KubeLookups:
     """
     Reads namespaces, quotas and Pods; see `webhook.server.ports.Lookups`.
@@ -58,19 +60,12 @@ class KubeLookups:
     foreign.
     """
 
-    def __init__(
-        self,
-        objects: Objects,
-        metrics: Metrics,
-        monotonic: Callable[[], float] = time.monotonic,
-        watches: KubeWatches | None = None,
-    ) -> None:
-        self._objects = objects
-        self._metrics = metrics
-        self._monotonic = monotonic
-        self._watches = watches
-        self._remembered: dict[tuple[str, str], tuple[float, Any]] = {}
-        self._asking: dict[tuple[str, str], asyncio.Task[Any]] = {}
+    objects: Objects
+    metrics: Metrics
+    monotonic: Callable[[], float] = time.monotonic
+    watches: KubeWatches | None = None
+    _remembered: dict[tuple[str, str], tuple[float, Any]] = field(default_factory=dict)
+    _asking: dict[tuple[str, str], asyncio.Task[Any]] = field(default_factory=dict)
 
     async def namespace_labels(self, namespace: str) -> Mapping[str, str]:
         """Return the labels of a namespace; none for one that does not exist."""
@@ -89,15 +84,15 @@ class KubeLookups:
         if not (is_name(namespace) and is_name(name)):
             return None
         path = api_path("v1", "namespaces", namespace, "pods", name)
-        return await self._asked("pod", self._objects.read(path))
+        return await self._asked("pod", self.objects.read(path))
 
     async def _labels(self, namespace: str) -> Mapping[str, str]:
-        found = await self._objects.read(api_path("v1", "namespaces", namespace))
+        found = await self.objects.read(api_path("v1", "namespaces", namespace))
         return {} if found is None else _labels(found)
 
     async def _quotas(self, namespace: str) -> tuple[QuotaFact, ...]:
         path = api_path("v1", "namespaces", namespace, "resourcequotas")
-        found = await self._objects.read(path)
+        found = await self.objects.read(path)
         return _readable(_quota(item) for item in (found or {}).get("items", ()))
 
     def _watched(self, kind: str, namespace: str, seconds: float = 0.0) -> Any:  # noqa: ANN401
@@ -107,7 +102,7 @@ class KubeLookups:
         Raises:
             LookupFailedError: a quota can't be read.
         """
-        watches = self._watches
+        watches = self.watches
         if watches is None:
             return None
         watched = watches.quotas if kind == _QUOTAS else watches.namespaces
@@ -142,7 +137,7 @@ class KubeLookups:
                 if known is None:
                     known = self._watched(kind, namespace, OUTDATED_SECONDS)
                 if known is not None:
-                    self._metrics.lookups.labels(kind, "outdated").inc()
+                    self.metrics.lookups.labels(kind, "outdated").inc()
                     return known
                 if not left:
                     raise
@@ -151,7 +146,7 @@ class KubeLookups:
 
     def _known(self, kind: str, namespace: str, seconds: float) -> Any:  # noqa: ANN401
         known = self._remembered.get((kind, namespace))
-        return known[1] if known is not None and self._monotonic() - known[0] < seconds else None
+        return known[1] if known is not None and self.monotonic() - known[0] < seconds else None
 
     async def _asked_once(
         self, kind: str, namespace: str, ask: Callable[[str], Awaitable[_T]]
@@ -174,7 +169,7 @@ class KubeLookups:
         if len(self._remembered) >= _REMEMBERED_MAX:
             self._remembered.clear()
         if kind != _NAMESPACE or _is_managed(found):
-            self._remembered[key] = (self._monotonic(), found)
+            self._remembered[key] = (self.monotonic(), found)
         return found
 
     def _learnt(self, key: tuple[str, str], done: asyncio.Task[Any]) -> None:
@@ -186,11 +181,11 @@ class KubeLookups:
         try:
             found = await answer
         except (ApiError, InputError) as error:
-            self._metrics.lookups.labels(kind, "failed").inc()
+            self.metrics.lookups.labels(kind, "failed").inc()
             unreadable = isinstance(error, InputError)
             failed = _UnreadableError if unreadable else LookupFailedError
             raise failed(str(error)) from error
-        self._metrics.lookups.labels(kind, "answered").inc()
+        self.metrics.lookups.labels(kind, "answered").inc()
         return found
 
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -107,24 +107,18 @@ def text_answer(status: int, raw: bytes, headers: CIMultiDictProxy[str]) -> Text
     return TextAnswer(status=status, text=text, message=message.strip(), headers=headers)
 
 
+@dataclass(slots=True, eq=False)
 class KubeObjects:
     """Reads and writes objects by path; see `certs.ports.Objects`."""
 
-    def __init__(
-        self,
-        rest: library.RESTClientObject,
-        settings: library.Configuration,
-        *,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-    ) -> None:
-        self._rest = rest
-        self._settings = settings
-        self._timeout_seconds = timeout_seconds
-        self._skew = timedelta()
+    rest: library.RESTClientObject
+    settings: library.Configuration
+    timeout_seconds: float = TIMEOUT_SECONDS
+    _skew: timedelta = field(default_factory=timedelta)
 
     def within(self, seconds: float) -> KubeObjects:
         """Return the same over the same connections, with another time limit on every call."""
-        return KubeObjects(self._rest, self._settings, timeout_seconds=seconds)
+        return KubeObjects(self.rest, self.settings, timeout_seconds=seconds)
 
     def skew(self) -> timedelta:
         """Return how far our clock was ahead of the API server's when it last answered."""
@@ -147,8 +141,8 @@ class KubeObjects:
     async def text(self, path: str, order: Object | None = None) -> TextAnswer:
         """Post an order, or read where it is None; return the text. Raises ApiError: no answer."""
         method = "GET" if order is None else "POST"
-        with _as_api_errors(method, path, self._timeout_seconds):
-            async with asyncio.timeout(self._timeout_seconds):
+        with _as_api_errors(method, path, self.timeout_seconds):
+            async with asyncio.timeout(self.timeout_seconds):
                 answer = await self._asked(method, path, order, accept="*/*")
                 return text_answer(int(answer.status), await _whole(answer), answer.headers)
 
@@ -160,7 +154,7 @@ class KubeObjects:
             ApiError: it could not be opened or broke off, or nobody ended it in time.
         """
         path = f"{path}&timeoutSeconds={seconds}"
-        limit = seconds + self._timeout_seconds
+        limit = seconds + self.timeout_seconds
         with _as_api_errors("GET", path, limit):
             async with asyncio.timeout(limit):
                 answer = await self._asked("GET", path)
@@ -233,8 +227,8 @@ class KubeObjects:
             ApiError: every other refusal, and no answer in time.
         """
         asked = datetime.now(UTC)
-        with _as_api_errors(method, path, self._timeout_seconds):
-            async with asyncio.timeout(self._timeout_seconds):
+        with _as_api_errors(method, path, self.timeout_seconds):
+            async with asyncio.timeout(self.timeout_seconds):
                 answer = await self._asked(method, path, body, kind=kind)
                 status = int(answer.status)
                 date = answer.headers.get("Date", "")
@@ -253,7 +247,7 @@ class KubeObjects:
         accept: str = _JSON,
     ) -> aiohttp.ClientResponse:
         """Send over the library's connections, faster than by its models; the caller bounds it."""
-        rest, settings = self._rest, self._settings
+        rest, settings = self.rest, self.settings
         headers: dict[str, str] = {
             "Accept": accept,
             "Content-Type": kind,

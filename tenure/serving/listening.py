@@ -62,6 +62,7 @@ class Http2:
     is_silent: Callable[[], bool] = lambda: False
 
 
+@dataclass(slots=True, eq=False)
 class _Chosen(asyncio.Protocol):
     """
     A connection whose protocol is known once it is made: by ALPN, HTTP/1.1 without.
@@ -69,28 +70,22 @@ class _Chosen(asyncio.Protocol):
     It is closed before anything of it is read where its caller has none of the names.
     """
 
-    def __init__(
-        self,
-        caller: Caller,
-        choose: Callable[[str | None], asyncio.Protocol],
-        connections: Connections,
-    ) -> None:
-        self._caller = caller
-        self._choose = choose
-        self._connections = connections
+    caller: Caller
+    choose: Callable[[str | None], asyncio.Protocol]
+    connections: Connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)  # libuv's is none by its class
         tls = stream.get_extra_info("ssl_object")
         shown = common_names(tls)
-        names = self._connections.names
+        names = self.connections.names
         if names is not None and not (len(shown) == 1 and shown[0] in names):
-            facts = {"caller": self._caller.address, "shown": shown, "expected": sorted(names)}
+            facts = {"caller": self.caller.address, "shown": shown, "expected": sorted(names)}
             _log.warning("a caller of another name was refused", extra=facts)
             stream.abort()
             return
-        chosen = self._choose(None if tls is None else tls.selected_alpn_protocol())
-        self._connections.begin(self._caller, stream, chosen)
+        chosen = self.choose(None if tls is None else tls.selected_alpn_protocol())
+        self.connections.begin(self.caller, stream, chosen)
         stream.set_protocol(chosen)
         chosen.connection_made(stream)
 

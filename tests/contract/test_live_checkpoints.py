@@ -41,7 +41,7 @@ class Scene:
 
     def swap(self, store: Store) -> None:
         """Let another ledger be where this one was."""
-        self.checkpoints._url = store.url
+        self.checkpoints.url = store.url
         self.now += SIGN_SECONDS
 
     def ask(self, *, key: PrivateKey = KEY) -> Judged:

@@ -180,7 +180,7 @@ def test_the_table_of_gains_equals_trying_every_card(
         if isinstance(answer, Placement):
             engine.reserve(answer)
     shape = engine._shapes.shape_of(pod("r", share(request), cpu_milli=1000 * cpus[1]))
-    policy = engine._rows._policy
+    policy = engine._rows.policy
     assert isinstance(policy, Gradient)
     nodes = np.array([0])
     short = policy.rate(shape, nodes)

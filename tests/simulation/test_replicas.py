@@ -39,7 +39,7 @@ class AnswersByItsEpochAlone(Leading):
 
     def why_not(self) -> str:
         """Return why nothing is given out, whoever has the Lease."""
-        return self._fresh() if self.epoch and not self.is_deposed else NOT_LEADER
+        return self.fresh() if self.epoch and not self.is_deposed else NOT_LEADER
 
 
 @pytest.mark.parametrize("seed", range(SAMPLE))

@@ -390,4 +390,4 @@ def requests(draw: st.DrawFn, uid: str = "p") -> PodRequest:
 
 def rated_anew(rows: RatingRows, shape: Shape) -> IntArray:
     """Return the ratings of all nodes, from nothing remembered."""
-    return rows._rate(rows._blank(shape), rows._arrays.everything)
+    return rows._rate(rows._blank(shape), rows.arrays.everything)

@@ -99,6 +99,7 @@ class Filtered:
     reasons: tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Filtering:
     """
     Judges nodes for an extender's filter.
@@ -107,49 +108,35 @@ class Filtering:
     made at the best node, and at the next best until one passes it: kube-scheduler binds to the
     best rated, and nodes that failed the look are failed.
 
-    Args:
+    Attributes:
         order: what the node at each row is called outside.
         scores: ratings say which node is better; a policy that draws has none.
     """
 
-    def __init__(
-        self,
-        arrays: NodeArrays,
-        fitting: Fitting,
-        order: Sequence[int],
-        *,
-        rows: RatingRows,
-        allocator: Allocator,
-        refusals: Refusals,
-        unfit: UnfitCache,
-        classes: EquivalenceClasses,
-        lead: LinkLead,
-        scores: bool,
-    ) -> None:
-        self._arrays = arrays
-        self._fitting = fitting
-        self._order = order
-        self._rows = rows
-        self._allocator = allocator
-        self._refusals = refusals
-        self._unfit = unfit
-        self._classes = classes
-        self._lead = lead
-        self._scores = scores
+    arrays: NodeArrays
+    fitting: Fitting
+    order: Sequence[int]
+    rows: RatingRows
+    allocator: Allocator
+    refusals: Refusals
+    unfit: UnfitCache
+    classes: EquivalenceClasses
+    lead: LinkLead
+    scores: bool
 
     def judge(self, request: PodRequest, shape: Shape, rows: IntArray) -> Filtered:
         """Return the answer for the nodes at these rows."""
-        ratings = self._rows.current(shape).take(rows)
-        looked = self._unfit.failed(request, shape)
+        ratings = self.rows.current(shape).take(rows)
+        looked = self.unfit.failed(request, shape)
         failed = _where(rows, looked)
         if request.memory_bytes:
-            lacking = self._arrays.memory_free.take(rows) < request.memory_bytes
+            lacking = self.arrays.memory_free.take(rows) < request.memory_bytes
             ratings[lacking] = -1
             # Memory is the first reason, whatever a Pod that asks for less was told by a look.
             failed = {row: number for row, number in failed.items() if not lacking[number]}
-        if self._lead.applies(request):
-            ratings = self._lead.order(shape, ratings, rows)
-        by_arrays = ratings.copy() if self._scores else ratings
+        if self.lead.applies(request):
+            ratings = self.lead.order(shape, ratings, rows)
+        by_arrays = ratings.copy() if self.scores else ratings
         ratings[list(failed.values())] = -1
         best, looks = None, 0
         alike, number_of = dict[int, list[int]](), dict[int, int]()
@@ -158,8 +145,8 @@ class Filtering:
             if ratings.item(number) < 0:
                 break
             row = rows.item(number)
-            rated = self._rated(by_arrays, number, rows) if self._scores else NOT_RATED
-            answer = self._allocator.allocate(request, shape, row, self._order[row], rated=rated)
+            rated = self._rated(by_arrays, number, rows) if self.scores else NOT_RATED
+            answer = self.allocator.allocate(request, shape, row, self.order[row], rated=rated)
             if isinstance(answer, Placement):
                 best = answer
                 continue
@@ -167,7 +154,7 @@ class Filtering:
             if looks == REFUSALS_BEFORE:
                 passing = np.flatnonzero(ratings >= 0)
                 left = rows.take(passing)
-                alike = self._classes.groups(request, shape, left)
+                alike = self.classes.groups(request, shape, left)
                 number_of = dict(zip(left.tolist(), passing.tolist(), strict=True))
             for other in alike.get(row, (row,)):
                 looked[other] = answer
@@ -191,7 +178,7 @@ class Filtering:
         score, second = runner_up(ratings, number)
         if second < 0:
             return Rated(score)
-        return Rated(score, self._arrays.nodes[rows.item(second)].name, ratings.item(second))
+        return Rated(score, self.arrays.nodes[rows.item(second)].name, ratings.item(second))
 
     def _why(
         self,
@@ -204,8 +191,8 @@ class Filtering:
         where = rows.take(failing)
         if not len(where):
             return where, np.zeros(0, dtype=np.bool_), ()
-        codes, static, listed = self._refusals.why(request, shape, where)
-        hopeless = (codes < static) | self._fitting.hopeless(shape, request.memory_bytes, where)
+        codes, static, listed = self.refusals.why(request, shape, where)
+        hopeless = (codes < static) | self.fitting.hopeless(shape, request.memory_bytes, where)
         texts = [", ".join(reason.text for reason in reasons) for reasons in listed]
         if tried:
             known: dict[str, int] = {}

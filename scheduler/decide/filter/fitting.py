@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
 from typing import Final, TypeVar
@@ -337,25 +337,19 @@ def _splits(parts: Group) -> Iterator[tuple[Group, ...]]:
                 yield ((first, *others), *groups)
 
 
+@dataclass(slots=True, eq=False)
 class _Cards:
     """The cards of some nodes, and which of them take each group of parts."""
 
-    def __init__(
-        self,
-        cards: CardColumns,
-        parts: Sequence[DeviceDemand],
-        sizes: Sequence[IntArray | int],
-        models: Sequence[BoolArray | None],
-    ) -> None:
-        self._cards = cards
-        self._parts = parts
-        self._sizes = sizes
-        self._models = models
-        self._bits: dict[Group, Bits] = {}
+    cards: CardColumns
+    parts: Sequence[DeviceDemand]
+    sizes: Sequence[IntArray | int]
+    models: Sequence[BoolArray | None]
+    _bits: dict[Group, Bits] = field(default_factory=dict)
 
     def only(self, rows: IntArray) -> _Cards:
         """Return the same for some of the nodes; what is known of single parts is kept."""
-        cards = self._cards
+        cards = self.cards
         less = _Cards(
             CardColumns(
                 shareable=cards.shareable.take(rows, axis=0),
@@ -364,9 +358,9 @@ class _Cards:
                 memory_free=cards.memory_free.take(rows, axis=0),
                 room=cards.room.take(rows, axis=0),
             ),
-            self._parts,
-            [size if isinstance(size, int) else size.take(rows, axis=0) for size in self._sizes],
-            [None if allowed is None else allowed.take(rows, axis=0) for allowed in self._models],
+            self.parts,
+            [size if isinstance(size, int) else size.take(rows, axis=0) for size in self.sizes],
+            [None if allowed is None else allowed.take(rows, axis=0) for allowed in self.models],
         )
         less._bits = {group: bits.take(rows) for group, bits in self._bits.items()}
         return less
@@ -379,16 +373,16 @@ class _Cards:
         return known
 
     def _fitting(self, group: Group) -> BoolArray:
-        cards, parts = self._cards, [self._parts[place] for place in group]
+        cards, parts = self.cards, [self.parts[place] for place in group]
         alone = any(part.exclusive for part in parts)
         if alone and len(parts) > 1:
             return np.zeros(cards.core_free.shape, dtype=np.bool_)
         fit: BoolArray = cards.room >= len(parts)
         fit &= cards.untouched if alone else cards.shareable
         fit &= cards.core_free >= sum(part.core_percent for part in parts)
-        fit &= cards.memory_free >= sum(self._sizes[place] for place in group)
+        fit &= cards.memory_free >= sum(self.sizes[place] for place in group)
         for place in group:
-            allowed = self._models[place]
+            allowed = self.models[place]
             if allowed is not None:
                 fit &= allowed
         return fit

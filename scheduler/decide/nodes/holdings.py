@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -109,6 +110,7 @@ class _Taken(NamedTuple):
     viewed: Sequence[int]
 
 
+@dataclass(slots=True, eq=False)
 class Holdings:
     """
     Every Pod's holdings by UID. Only the node that a Pod is on changes with it.
@@ -116,7 +118,7 @@ class Holdings:
     Rule: design section 4, "One account per physical device": what is held through one Node of a
     machine is held on the one that grants, on the devices of the same ids.
 
-    Args:
+    Attributes:
         exclusive_policy: that of LSE and LSR Pods that name none.
         by_count: whole cards that nobody can name close no node, where it is known how many. On
             nodes that give cards by number they never do.
@@ -126,24 +128,15 @@ class Holdings:
         gpu_core_percent: core percent of GPUs that are held, all Pods together.
     """
 
-    def __init__(
-        self,
-        arrays: NodeArrays,
-        pins: CpuPins,
-        *,
-        exclusive_policy: str = CpuExclusivePolicy.NONE,
-        by_count: bool = False,
-        by_environment: bool = False,
-    ) -> None:
-        self._arrays = arrays
-        self._by_environment = by_environment
-        self._by_count = by_count
-        self._exclusive_policy = exclusive_policy
-        self._pins = pins
-        self._taken: dict[str, _Taken] = {}
-        self._on: dict[int, dict[str, None]] = {}
-        self._number = 0
-        self.gpu_core_percent = 0
+    arrays: NodeArrays
+    pins: CpuPins
+    exclusive_policy: str = CpuExclusivePolicy.NONE
+    by_count: bool = False
+    by_environment: bool = False
+    _taken: dict[str, _Taken] = field(default_factory=dict)
+    _on: dict[int, dict[str, None]] = field(default_factory=dict)
+    _number: int = 0
+    gpu_core_percent: int = 0
 
     def reserve(self, placement: Placement, node: int) -> None:
         """Take what was placed on the node at this position."""
@@ -180,7 +173,7 @@ class Holdings:
         del self._on[taken.node][pod_uid]
         self._count(taken, -1)
         self._pin(taken, -1)
-        self._arrays.log.append(taken.node, gave_back=True)
+        self.arrays.log.append(taken.node, gave_back=True)
 
     def adopt(self, pod: PodObserved, node: int) -> list[str]:
         """
@@ -191,10 +184,10 @@ class Holdings:
         CPUs and parts of NUMA nodes count as what the Pod reserved would, and what the node lacks
         or keeps back is named. What another machine lists is closed there.
         """
-        account = self._arrays.accounts[node]
-        facts = self._arrays.nodes[account]
-        cpus_before = self._pins.over_held(account)
-        taken_before = adopted_cpus.over_taken(facts, self._pins.parts(account))
+        account = self.arrays.accounts[node]
+        facts = self.arrays.nodes[account]
+        cpus_before = self.pins.over_held(account)
+        taken_before = adopted_cpus.over_taken(facts, self.pins.parts(account))
         taken = self.take(pod, node)
         name, path = facts.name, taken.held.path
         conflicts = [
@@ -207,11 +200,11 @@ class Holdings:
             for devices, column, share, _ in taken.cards
             if devices.is_over_held(account, column)
         ]
-        cpus = [str(cpu) for cpu in self._pins.over_held(account) if cpu not in cpus_before]
+        cpus = [str(cpu) for cpu in self.pins.over_held(account) if cpu not in cpus_before]
         if cpus:
             conflicts.append(f"{name}: CPUs {','.join(cpus)} held by {path} and others")
         conflicts += adopted_cpus.misplaced(facts, pod)
-        over = adopted_cpus.over_taken(facts, self._pins.parts(account))
+        over = adopted_cpus.over_taken(facts, self.pins.parts(account))
         conflicts += [text for numa, text in over.items() if numa not in taken_before]
         return conflicts
 
@@ -222,13 +215,13 @@ class Holdings:
             self._number,
             pod.namespace,
             pod.pod_name,
-            pod.node_uid or self._arrays.nodes[node].uid,
+            pod.node_uid or self.arrays.nodes[node].uid,
             node,
             pod.cpu_milli,
             pod.memory_bytes,
             pod.shares,
             pod.cpuset,
-            adopted_cpus.exclusive_policy_of(pod, self._exclusive_policy),
+            adopted_cpus.exclusive_policy_of(pod, self.exclusive_policy),
             holds_alone(pod),
             adopted_cpus.numa_parts_of(pod),
             _NO_AMOUNTS,
@@ -246,21 +239,19 @@ class Holdings:
     def _shown(self, pod: PodObserved) -> tuple[str, ...]:
         """Return what it is shown; of a member of before `groups.shareVisible` others' cards."""
         shown = cards_in(read_shown(pod.annotations))
-        if shown or not self._by_environment:
+        if shown or not self.by_environment:
             return shown
         own = {share.device_id for share in pod.shares}
         return tuple(each for each in read_visible(pod.annotations) if each not in own)
 
     def seeing(self, node: int) -> dict[str, tuple[str, str, tuple[str, ...]]]:
         """Return who is shown cards of a node's machine: namespace, name and the cards, by UID."""
-        there = {
-            uid: self._taken[uid].held for uid in self._on.get(self._arrays.accounts[node], ())
-        }
+        there = {uid: self._taken[uid].held for uid in self._on.get(self.arrays.accounts[node], ())}
         return {uid: (e.namespace, e.name, e.shown) for uid, e in there.items() if e.shown}
 
     def whole_gpus(self, node: int, group: str) -> frozenset[int]:
         """Return the minors of the GPUs that Pods of a group have whole, nobody beside them."""
-        gpus, account = self._arrays.gpus, self._arrays.accounts[node]
+        gpus, account = self.arrays.gpus, self.arrays.accounts[node]
         there = (self._taken[uid] for uid in self._on.get(account, ()))
         return frozenset(
             share.minor
@@ -279,7 +270,7 @@ class Holdings:
                 lifted[uid] = taken.held
                 self.gpu_core_percent -= _gpu_core_percent(taken)
                 for key in taken.unlisted:
-                    self._arrays.ids.hold(row, key, -1)
+                    self.arrays.ids.hold(row, key, -1)
         return dict(sorted(lifted.items(), key=lambda each: each[1].number))
 
     def put_back(self, lifted: Mapping[str, _Held], rows: Sequence[int]) -> tuple[str, ...]:
@@ -301,13 +292,13 @@ class Holdings:
             by_node[taken.node].append(held)
         for node, there in by_node.items():
             cpus = [held.cpus for held in there if held.cpuset]
-            self._pins.put(node, cpus, [part for held in there for part in held.numa_parts])
-        self._arrays.bar((), {_id(share) for held in lifted.values() for share in held.shares})
+            self.pins.put(node, cpus, [part for held in there for part in held.numa_parts])
+        self.arrays.bar((), {_id(share) for held in lifted.values() for share in held.shares})
         return tuple(gone)
 
     def _now_through(self, held: _Held, rows: Sequence[int]) -> int | None:
         """Return the row that a holding is held through: where its Node went, its account."""
-        nodes, accounts = self._arrays.nodes, self._arrays.accounts
+        nodes, accounts = self.arrays.nodes, self.arrays.accounts
         if nodes[held.through] is not ABSENT:
             return held.through
         return next((accounts[row] for row in rows if nodes[row] is not ABSENT), None)
@@ -315,7 +306,7 @@ class Holdings:
     def _enter(self, pod_uid: str, held: _Held) -> _Taken:
         taken = self._count_in(pod_uid, held)
         self._pin(taken, 1)
-        self._arrays.log.append(taken.node, gave_back=False)
+        self.arrays.log.append(taken.node, gave_back=False)
         return taken
 
     def _count_in(self, pod_uid: str, held: _Held) -> _Taken:
@@ -327,7 +318,7 @@ class Holdings:
         return taken
 
     def _resolve(self, held: _Held) -> _Taken:
-        arrays = self._arrays
+        arrays = self.arrays
         node = arrays.accounts[held.through]
         facts = arrays.nodes[node]
         amounts = _amounts(held) if facts.card_amounts else _NO_AMOUNTS
@@ -360,7 +351,7 @@ class Holdings:
         if is_elsewhere:
             unknown = tuple(dict.fromkeys(unknown))
         lost = (*unknown, *[share.device_type for share in strange])
-        by_number = self._by_count or gives_by_number(facts)
+        by_number = self.by_count or gives_by_number(facts)
         counted = held.counted if by_number and not (is_lost or strange) else _NOTHING
         return _Taken(
             held,
@@ -385,14 +376,14 @@ class Holdings:
         cards: Iterable[tuple[DeviceArrays, int, DeviceShare, Amounts]],
     ) -> tuple[int, ...]:
         """Return the columns of the GPUs that who holds these cards is shown beside them."""
-        gpus = self._arrays.gpus
+        gpus = self.arrays.gpus
         own = {column for devices, column, _, _ in cards if devices is gpus}
         there = enumerate(gpus.records[node])
         return tuple([at for at, each in there if each.device_id in held.shown and at not in own])
 
     def _count(self, taken: _Taken, sign: int) -> None:
         held, node, cpu_milli, cards, unknown, counted, _, unlisted, viewed = taken
-        arrays = self._arrays
+        arrays = self.arrays
         arrays.add(
             node, cpu_milli=sign * cpu_milli, memory_bytes=sign * held.memory_bytes, pods=sign
         )
@@ -422,9 +413,9 @@ class Holdings:
     def _pin(self, taken: _Taken, sign: int) -> None:
         held = taken.held
         if held.cpuset:
-            self._pins.count(taken.node, held.cpus, sign)
+            self.pins.count(taken.node, held.cpus, sign)
         if held.numa_parts:
-            self._pins.count_parts(taken.node, held.numa_parts, sign)
+            self.pins.count_parts(taken.node, held.numa_parts, sign)
 
     def _holders(self, node: int, key: tuple[str, int]) -> Sequence[str]:
         on = [self._taken[uid] for uid in self._on.get(node, ())]

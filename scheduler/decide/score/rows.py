@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -60,6 +60,7 @@ class _Row:
     full_at: int = -1
 
 
+@dataclass(slots=True, eq=False)
 class RatingRows:
     """
     The rating of every node for every shape in use; -1 = it can't take the shape.
@@ -68,44 +69,38 @@ class RatingRows:
     Rows that were not used for longest are dropped when all of them exceed `bytes_max`.
     """
 
-    def __init__(
-        self,
-        arrays: NodeArrays,
-        predicates: Predicates,
-        policy: NodePolicy,
-        wished: Mapping[str, NodePolicy],
-        bytes_max: int = _BYTES_MAX,
-    ) -> None:
-        self._arrays = arrays
-        self._predicates = predicates
-        self._policy = policy
-        self._wished = wished
-        self._bytes_max = bytes_max
-        self._rows: OrderedDict[int, _Row] = OrderedDict()
-        self._prefer_bare = False
-        self._changes = 0
+    arrays: NodeArrays
+    predicates: Predicates
+    policy: NodePolicy
+    wished: Mapping[str, NodePolicy]
+    bytes_max: int = _BYTES_MAX
+    _rows: OrderedDict[int, _Row] = field(default_factory=OrderedDict)
+    _prefer_bare: bool = False
+    _changes: int = 0
+
+    def __post_init__(self) -> None:
         self.put()
 
     def put(self) -> None:
         """Take a node as it is now, whichever: nodes without devices come first if others have."""
-        bare = int(np.count_nonzero(self._arrays.without_devices))
-        prefer_bare = 0 < bare < self._arrays.count
+        bare = int(np.count_nonzero(self.arrays.without_devices))
+        prefer_bare = 0 < bare < self.arrays.count
         self._changes += prefer_bare != self._prefer_bare
         self._prefer_bare = prefer_bare
 
     def current(self, shape: Shape) -> Ratings:
         """Return the ratings as of now. The array is the row itself: read it, do not keep it."""
-        log = self._arrays.log
+        log = self.arrays.log
         row = self._rows.get(id(shape))
         if row is None:
             row = self._new_row(shape)
         else:
             self._rows.move_to_end(id(shape))
         if row.seen != log.position and row.full_at != log.returns:
-            nodes, version, count = log.since(row.seen), self._version(), len(self._arrays)
+            nodes, version, count = log.since(row.seen), self._version(), len(self.arrays)
             row.ratings = with_rows(row.ratings, count)
             if nodes is None or len(nodes) > count or version != row.version:
-                nodes = self._arrays.everything
+                nodes = self.arrays.everything
             row.ratings[nodes] = self._rate(row, nodes)
             row.seen = log.position
             row.version = version
@@ -116,7 +111,7 @@ class RatingRows:
         """Remember that no node can take the shape, until something is given back."""
         row = self._rows.get(id(shape))
         if row is not None:
-            row.full_at = self._arrays.log.returns
+            row.full_at = self.arrays.log.returns
 
     def forget(self) -> None:
         """Drop every row that is remembered."""
@@ -124,35 +119,35 @@ class RatingRows:
 
     def _new_row(self, shape: Shape) -> _Row:
         row = self._blank(shape)
-        row.ratings[:] = self._rate(row, self._arrays.everything)
-        row.seen = self._arrays.log.position
+        row.ratings[:] = self._rate(row, self.arrays.everything)
+        row.seen = self.arrays.log.position
         row.version = self._version()
         self._rows[id(shape)] = row
-        if len(self._rows) > max(1, self._bytes_max // max(1, 4 * len(self._arrays))):
+        if len(self._rows) > max(1, self.bytes_max // max(1, 4 * len(self.arrays))):
             self._rows.popitem(last=False)
         return row
 
     def _version(self) -> int:
         """Return a number that grows when nodes that did not change are rated otherwise."""
-        return self._policy.version() + self._changes
+        return self.policy.version() + self._changes
 
     def _blank(self, shape: Shape) -> _Row:
         return _Row(
             shape=shape,
-            ratings=np.zeros(len(self._arrays), dtype=np.int32),
-            verdict=self._predicates.verdict(shape.static),
+            ratings=np.zeros(len(self.arrays), dtype=np.int32),
+            verdict=self.predicates.verdict(shape.static),
         )
 
     def _rate(self, row: _Row, nodes: IntArray) -> IntArray:
-        policy = self._wished.get(row.shape.node_policy, self._policy)
+        policy = self.wished.get(row.shape.node_policy, self.policy)
         ratings = policy.rate(row.shape, nodes)
         if self._prefer_bare and not row.shape.demands:
             # Without devices: nodes without devices first among equals (cli.md, Policies).
-            bare = self._arrays.without_devices.take(nodes)
+            bare = self.arrays.without_devices.take(nodes)
             ratings = np.where(ratings < 0, -1, 2 * ratings + bare)
-        admits = self._predicates.as_of_now(row.verdict).admits
+        admits = self.predicates.as_of_now(row.verdict).admits
         if admits is not None:
             ratings[~admits.take(nodes)] = -1
-        if self._arrays.limits_pods:
-            ratings[self._arrays.pods_free.take(nodes) < 1] = -1
+        if self.arrays.limits_pods:
+            ratings[self.arrays.pods_free.take(nodes) < 1] = -1
         return ratings

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
@@ -24,6 +24,7 @@ from scheduler.record import events
 from scheduler.service.api.callers import Caller
 from scheduler.service.api.http import RefusedError, Route, json_answer, read_object
 from scheduler.service.api.words import REFUSALS, REFUSALS_MAX, WEBHOOK_ACTOR
+from scheduler.service.budgets import SharedBudgets
 from scheduler.service.http import read_aside
 from scheduler.service.ports import Clock, Recorder, TakeRecorded, WhyNot
 from scheduler.service.refusing import refusal_budgets
@@ -56,25 +57,20 @@ class ToldRefusal:
     violations: tuple[Violation, ...]
 
 
+@dataclass(slots=True, eq=False)
 class RefusalRoutes:
     """Records what webhooks tell, whose tokens are those of `user`."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        recorded: TakeRecorded,
-        clock: Clock,
-        *,
-        user: str,
-        why_not: WhyNot,
-    ) -> None:
-        self._recorder = recorder
-        self._recorded = recorded
-        self._clock = clock
-        self._user = user
-        self._why_not = why_not
-        self._budgets = refusal_budgets(clock.monotonic)
-        self.counts: Counter[str] = Counter()
+    recorder: Recorder
+    recorded: TakeRecorded
+    clock: Clock
+    user: str
+    why_not: WhyNot
+    counts: Counter[str] = field(default_factory=Counter)
+    _budgets: SharedBudgets = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._budgets = refusal_budgets(self.clock.monotonic)
 
     def routes(self) -> list[Route]:
         """Return what is taken, at which path."""
@@ -82,10 +78,10 @@ class RefusalRoutes:
 
     async def take(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         """Record what a webhook tells; what it tells again is recorded already."""
-        if caller.user != self._user or caller.how != "token":
+        if caller.user != self.user or caller.how != "token":
             fact = f"webhooks alone are heard here: user={caller.user}"
             raise RefusedError(403, "Forbidden", fact)
-        why = self._why_not()
+        why = self.why_not()
         if why:
             raise RefusedError(503, "ServiceUnavailable", why, retry=True)
         counts = Counter[str]()
@@ -105,13 +101,13 @@ class RefusalRoutes:
         event = refused_by_admission(told)
         words = json.dumps([[one.rule, one.field] for one in told.violations])
         key = f"refuse:{told.uid}:{hashlib.sha256(words.encode()).hexdigest()[:16]}"
-        new = events.refused_request(event, key, self._clock.wall_us())
-        before, is_new = self._recorder.position, False
+        new = events.refused_request(event, key, self.clock.wall_us())
+        before, is_new = self.recorder.position, False
         try:
-            outcome = await self._recorder.record(Command(events=(events.by(WEBHOOK_ACTOR, new),)))
+            outcome = await self.recorder.record(Command(events=(events.by(WEBHOOK_ACTOR, new),)))
             if isinstance(outcome, Recorded):
                 is_new = outcome.first > before
-                self._recorded((new,), outcome.first)
+                self.recorded((new,), outcome.first)
         finally:
             if not is_new:  # it was there, or is told again
                 self._budgets.give_back(told.namespace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from scheduler.service.budgets import put_newest
@@ -20,35 +21,27 @@ class TooManyError(Exception):
     """So many questions wait for the API server that one more is not asked."""
 
 
+@dataclass(slots=True, eq=False)
 class Remembered(Generic[_K, _V]):
     """
     Asks for what it does not know; who asks for the same at once waits for one answer.
 
-    Args:
+    Attributes:
         seconds: how long an answer counts.
         kept_max: answers; the oldest goes first.
         asked_max: questions that are open at once, those included that wait for their turn.
         share_max: those of them that one who asks may have open.
     """
 
-    def __init__(
-        self,
-        monotonic: Callable[[], float],
-        *,
-        seconds: float,
-        kept_max: int = 4096,
-        asked_max: int = 1024,
-        share_max: int = 8,
-    ) -> None:
-        self._monotonic = monotonic
-        self._seconds = seconds
-        self._kept_max = kept_max
-        self._asked_max = asked_max
-        self._share_max = share_max
-        self._shares: Counter[Hashable] = Counter()
-        self._kept: dict[_K, tuple[float, _V]] = {}
-        self._asked: dict[_K, asyncio.Future[_V]] = {}
-        self._turns = asyncio.Semaphore(AT_ONCE)
+    monotonic: Callable[[], float]
+    seconds: float
+    kept_max: int = 4096
+    asked_max: int = 1024
+    share_max: int = 8
+    _shares: Counter[Hashable] = field(default_factory=Counter)
+    _kept: dict[_K, tuple[float, _V]] = field(default_factory=dict)
+    _asked: dict[_K, asyncio.Future[_V]] = field(default_factory=dict)
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -64,14 +57,14 @@ class Remembered(Generic[_K, _V]):
             TooManyError: it is not known, and too many are open, or too many of this asker's.
         """
         known = self._kept.get(key)
-        if known is not None and self._monotonic() < known[0]:
+        if known is not None and self.monotonic() < known[0]:
             return known[1]
         asking = self._asked.get(key)
         if asking is None:
-            if len(self._asked) >= self._asked_max:
-                raise TooManyError(f"too many questions are open: asked_max={self._asked_max}")
-            if self._shares[asker] >= self._share_max:
-                raise TooManyError(f"too many of your questions are open: most={self._share_max}")
+            if len(self._asked) >= self.asked_max:
+                raise TooManyError(f"too many questions are open: asked_max={self.asked_max}")
+            if self._shares[asker] >= self.share_max:
+                raise TooManyError(f"too many of your questions are open: most={self.share_max}")
             asking = asyncio.ensure_future(self._learn(key, ask))
             self._asked[key] = asking
             self._shares[asker] += 1
@@ -80,11 +73,11 @@ class Remembered(Generic[_K, _V]):
 
     def keep(self, key: _K, value: _V, since: float) -> None:
         """Keep an answer that was asked for then."""
-        put_newest(self._kept, key, (since + self._seconds, value), self._kept_max)
+        put_newest(self._kept, key, (since + self.seconds, value), self.kept_max)
 
     async def _learn(self, key: _K, ask: Callable[[], Awaitable[_V]]) -> _V:
         async with self._turns:
-            since = self._monotonic()
+            since = self.monotonic()
             found = await ask()
         self.keep(key, found, since)
         return found

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ledger.domain.errors import InputError, LedgerError
@@ -80,34 +80,30 @@ def tree_of(url: str, sizes: list[int], size: int | None = None) -> Tree:
     return Tree(checkpoint=checkpoint, lost=lost, older=older)
 
 
+@dataclass(slots=True, eq=False)
 class Checkpoints:
     """
     What agents are told of the ledger's tree.
 
-    Args:
+    Attributes:
         url: of the ledger.
         key: signs, and signed what agents have kept.
         now: seconds that only grow.
         disproved: told why nothing may be granted any more.
     """
 
-    def __init__(
-        self,
-        url: str,
-        key: PrivateKey,
-        *,
-        now: Callable[[], float],
-        disproved: Callable[[str], None],
-    ) -> None:
-        self._url = url
-        self._key = key
-        self._now = now
-        self._disproved = disproved
-        self._looks = Budgets(now, burst=LOOKS_BURST, seconds=LOOK_SECONDS)
-        self._one = asyncio.Lock()
-        self._tree: Tree | None = None
-        self._note = ""
-        self._signed_at = 0.0
+    url: str
+    key: PrivateKey
+    now: Callable[[], float]
+    disproved: Callable[[str], None]
+    _one: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tree: Tree | None = None
+    _note: str = ""
+    _signed_at: float = 0.0
+    _looks: Budgets = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._looks = Budgets(self.now, burst=LOOKS_BURST, seconds=LOOK_SECONDS)
 
     async def answer(self, kept: str, by: str) -> dict[str, Any]:
         """
@@ -125,7 +121,7 @@ class Checkpoints:
         if kept:
             try:
                 note = Note.parse(kept)
-                older, is_ours = Checkpoint.parse(note.text), note.is_signed_by(self._key.public)
+                older, is_ours = Checkpoint.parse(note.text), note.is_signed_by(self.key.public)
             except InputError as error:
                 raise error.within("kept") from error
         async with self._one:
@@ -150,17 +146,17 @@ class Checkpoints:
     async def _read(self, older: Checkpoint | None) -> None:
         """Have a tree that is new enough, with the proof that is asked for."""
         tree, sizes = self._tree, [] if older is None else [older.size]
-        if tree is not None and self._now() - self._signed_at < SIGN_SECONDS:
+        if tree is not None and self.now() - self._signed_at < SIGN_SECONDS:
             if not tree.lacks(older):
                 return
             with suppress(InputError):  # it is shorter by now, which is looked at below
-                more = await in_thread(tree_of, self._url, sizes, tree.checkpoint.size)
+                more = await in_thread(tree_of, self.url, sizes, tree.checkpoint.size)
                 if more.checkpoint == tree.checkpoint:
                     tree.older.update(more.older)
                     return
         before = [] if tree is None else [tree.checkpoint.size, *sorted(tree.older)[-RECENT:]]
         try:
-            new = await in_thread(tree_of, self._url, [*before, *sizes])
+            new = await in_thread(tree_of, self.url, [*before, *sizes])
         except InputError as error:  # nobody ever wrote to it: it was put back as it began
             if tree is not None:
                 last = tree.checkpoint
@@ -172,15 +168,15 @@ class Checkpoints:
             why = not_grown(last, new.checkpoint.origin, new.checkpoint.size, root, OURS)
             if why and not is_lost(self._text(new), last.size):
                 self._tell(why)
-        self._tree, self._signed_at = new, self._now()
-        self._note = sign_note(self._text(new), self._key)
+        self._tree, self._signed_at = new, self.now()
+        self._note = sign_note(self._text(new), self.key)
 
     def _text(self, tree: Tree) -> str:
         return with_lost(tree.checkpoint.text(), tree.lost)
 
     def _tell(self, why: str) -> None:
         _log.error("the ledger is not the one that was signed", extra={"reason": why})
-        self._disproved(why)
+        self.disproved(why)
 
 
 def agent_routes(process: Process, standing: Standing) -> list[Route]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from typing import Final
 
 from ledger.domain.errors import InputError, LedgerError, OverloadedError
@@ -21,22 +22,16 @@ from tenure.exits import with_next
 PROBE_SECONDS: Final = 1.0
 
 
+@dataclass(slots=True, eq=False)
 class ProbedLane:
     """The lane, None before the takeover, and whether its ledger answers; `now` is monotonic."""
 
-    def __init__(
-        self,
-        service: Service,
-        freshness: Freshness,
-        now: Callable[[], float],
-        lane: Lane | None = None,
-    ) -> None:
-        self.lane = lane
-        self._now = now
-        self._away_since = 0.0
-        self._service = service
-        self._freshness = freshness
-        self._opened = AsyncExitStack()
+    service: Service
+    freshness: Freshness
+    now: Callable[[], float]
+    lane: Lane | None = None
+    _away_since: float = 0.0
+    _opened: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def open(self, turn: Turn) -> None:
         """
@@ -46,7 +41,7 @@ class ProbedLane:
             InputError: the ledger has another origin.
             LedgerError: it can't be taken over now.
         """
-        self.lane = await self._opened.enter_async_context(open_lane(self._service, turn))
+        self.lane = await self._opened.enter_async_context(open_lane(self.service, turn))
 
     async def watch(self) -> None:
         """Wait until nothing is recorded any more, and raise why; see `Lane.watch`."""
@@ -78,24 +73,24 @@ class ProbedLane:
         except LedgerError:
             self.lost()
             raise
-        self._freshness.away = False
+        self.freshness.away = False
         return outcome
 
     def lost(self) -> None:
         """Take note that the ledger did not answer."""
-        if not self._freshness.away:
-            self._freshness.away, self._away_since = True, self._now()
+        if not self.freshness.away:
+            self.freshness.away, self._away_since = True, self.now()
 
     def is_away(self, seconds: float) -> bool:
         """Tell whether the ledger has been away for so long."""
-        return self._freshness.away and self._now() - self._away_since >= seconds
+        return self.freshness.away and self.now() - self._away_since >= seconds
 
     async def probe(self) -> None:
         """Look whether a ledger that was away is back."""
-        if not self._freshness.away:
+        if not self.freshness.away:
             return
-        await self._service.probe(PROBE_SECONDS)
-        self._freshness.away = False
+        await self.service.probe(PROBE_SECONDS)
+        self.freshness.away = False
 
 
 def beginning_of(url: str, origin: str) -> Beginning:

@@ -313,7 +313,7 @@ class Doors:
             stack.callback(answering.close)
             routes = [*questions(self.who, answering), *self.routes()]
             await listener.read_rule()
-            listener._callers._junk._now = lambda: self.cluster.clock.now
+            listener._callers._junk.now = lambda: self.cluster.clock.now
             await stack.enter_async_context(listener.listening(routes))
             assert options.api is not None
             self.ports[API] = options.api.port

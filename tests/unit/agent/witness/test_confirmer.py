@@ -124,7 +124,7 @@ def test_who_was_called_gone_waits_until_that_is_taken_back_also_after_a_crash(
         assert world.scene.word().gone == {"pod-p"}
         confirmer = world.confirmer(link)  # as after a crash
         world.create("p")
-        await confirmer._sources.pods.look()
+        await confirmer.sources.pods.look()
         assert world.gate.devices_of("pod-p", "main") is None
         assert world.gate.soon.is_set()
         await confirmer.round()
@@ -181,7 +181,7 @@ def test_of_two_agents_at_an_upgrade_each_takes_back_what_the_other_said(world: 
         gate.become(replace(gate.state, gone=gate.state.gone | {"pod-q"}))
         assert gone_in(world.folder)[0] == {"pod-p", "pod-q"}
         world.create("p")
-        await new._sources.pods.look()
+        await new.sources.pods.look()
         gate.state = replace(gate.state, gone=frozenset())  # told of since it looked last
         assert gate.devices_of("pod-p", "main") is None
         assert gate.soon.is_set()
@@ -244,12 +244,12 @@ def test_a_kubelet_that_began_and_knows_no_pods_yet_says_nothing(world: AgentWor
         confirmer = world.confirmer(link, own_pod="pod-agent")
         await confirmer.round()
         assert world.scene.word().gone == frozenset()
-        assert confirmer._gate.state.ran is None
+        assert confirmer.gate.state.ran is None
         assert [one.reason for one in confirmer.problems] == ["SourceAway"]
         world.create("agent")
         await confirmer.round()
         assert world.scene.word().gone == {"pod-p"}
-        assert confirmer._gate.state.ran == {"pod-agent"}
+        assert confirmer.gate.state.ran == {"pod-agent"}
 
     world.run(act)
 
@@ -264,7 +264,7 @@ def test_a_runtime_that_does_not_list_us_says_nothing(world: AgentWorld) -> None
         confirmer = world.confirmer(link, own_pod="pod-agent")
         await confirmer.round()
         assert world.scene.word().gone == frozenset()
-        assert confirmer._gate.state.ran is None
+        assert confirmer.gate.state.ran is None
         assert [one.reason for one in confirmer.problems] == ["SourceAway"]
         world.runtime.run("agent", Inside())
         await confirmer.round()
@@ -297,7 +297,7 @@ def test_a_card_that_is_lost_keeps_back_who_holds_it_and_nobody_else(
         await confirmer.round()
         assert world.scene.word().gone == {other}
         assert {one.reason for one in confirmer.problems} == {"SourceAway"}
-        assert confirmer._gate.state.ran is None or since == "a moment"
+        assert confirmer.gate.state.ran is None or since == "a moment"
         world.off_the_bus = set()
         await confirmer.round()
         assert world.scene.word().gone == {on_lost, other}
@@ -315,7 +315,7 @@ def test_a_container_that_nobody_can_tell_of_keeps_nobody_else_back(world: Agent
         confirmer = world.confirmer(link)
         await confirmer.round()
         assert world.scene.word().gone == {"pod-p"}
-        assert confirmer._gate.state.ran == frozenset({"pod-q"})
+        assert confirmer.gate.state.ran == frozenset({"pod-q"})
         assert [one.reason for one in confirmer.problems] == ["SourceAway"]
         world.runtime.end("q")
         await confirmer.round()
@@ -442,10 +442,10 @@ def test_a_process_of_no_pod_holds_its_card_while_it_is_there(world: AgentWorld)
             link.state, known=replace(known, held={**known.held, observed.key: observed})
         )
         await confirmer.round()
-        assert not confirmer._gate.state.gone
+        assert not confirmer.gate.state.gone
         world.pids = ()
         await confirmer.round()
-        assert confirmer._gate.state.gone == {"process-42"}
+        assert confirmer.gate.state.gone == {"process-42"}
 
     world.run(act)
 

@@ -9,7 +9,7 @@ from tests.support.clusters import engine, gpu_node, placed, pod, rated_anew, sh
 
 def _rows(cluster: Engine, bytes_max: int = 1 << 20) -> RatingRows:
     rows = cluster._rows
-    return RatingRows(rows._arrays, rows._predicates, rows._policy, {}, bytes_max)
+    return RatingRows(rows.arrays, rows.predicates, rows.policy, {}, bytes_max)
 
 
 def _current(cluster: Engine, rows: RatingRows, request: PodRequest) -> list[int]:

@@ -37,7 +37,7 @@ class Scene(grouped.Scene):
             groups=self.groups,
             begun=self.live.ledger.beginning().preemptions,
         )
-        self.extender._preempting = self.preempting
+        self.extender.preempting = self.preempting
         self.events = ApiServer()
         api = ApiClient(self.events, self.live.clock.sleep)
         self.telling = Telling(api=api, clock=self.live.clock, reporter="test")
