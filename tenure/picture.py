@@ -170,6 +170,15 @@ def devices_told(source: Ledger, node: str) -> list[Device]:
     ]
 
 
+def closed_by_others(source: Ledger) -> dict[tuple[str, str], str]:
+    """Return node UID and id of cards that are closed though they are healthy, with the reason."""
+    from ledger.domain.log.events import NodeDescribed
+    from ledger.store.reading.kept import each_of
+
+    facts = {each.node_uid: each.facts for each in each_of(source.connection, NodeDescribed)}
+    return {(uid, key): why for uid, one in facts.items() for key, why in one.systems.closed}
+
+
 def _listed_again(source: Ledger, devices: Sequence[Device]) -> dict[int, str]:
     """Return number of a device -> the other Node that lists it for the whole machine."""
     from ledger.domain.log.events import NodeDescribed

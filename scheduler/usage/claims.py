@@ -15,7 +15,7 @@ from ledger.domain.annotations.volcano_vgpu import VGPU_NAMES, VGPU_NUMBER
 from ledger.domain.devices import WHOLE_PERCENT, level_percent
 from ledger.domain.log.events import PodObserved
 from ledger.domain.request import extended
-from ledger.domain.request.card_names import NVIDIA_DOMAIN, count_in
+from ledger.domain.request.card_names import NVIDIA_DOMAIN, count_in, number_in, product_of
 from ledger.domain.resources import TYPE_GPU
 from ledger.domain.systems import DRA, UNHEALTHY, VOLCANO, DeviceSystems, SystemCard, SystemPart
 from scheduler.usage.picture import (
@@ -282,6 +282,8 @@ def _unread(
     most = max(least, count or units)
     return replace(
         group,
+        model=group.model or (product_of(labels) if domain == NVIDIA_DOMAIN else ""),
+        memory_mib=group.memory_mib or number_in(labels, f"{domain}/gpu.memory") or None,
         cards=Many(least=least, most=most),
         free=Many(
             least=max(0, least - len(group.devices) - len(group.unplaced)),

@@ -122,7 +122,8 @@ class _NodeParts:
             for minor in range(first, first + sick)
         ]
         self.devices = (*self.devices, *cards)
-        self.closed = {**self.closed, **{card.key: UNHEALTHY for card in cards}}
+        why = UNHEALTHY if offered else "plugin gone"
+        self.closed = {**self.closed, **{card.key: why for card in cards}}
 
     @property
     def offers(self) -> Mapping[str, int]:
@@ -633,7 +634,8 @@ def _system_of(part: _NodeParts) -> tuple[str, picture.Mode]:
     if part.dialects is None:
         return str(OUR_DIALECT), "shares"
     spoken = {event.dialect for event in part.pods if event.dialect}
-    for served in (part.dialects, spoken):
+    withheld = {one.dialect for one in READERS if one.by_plugin and NVIDIA_GPU in part.offers}
+    for served in (part.dialects, spoken, withheld):
         for reader in READERS:
             if reader.dialect in served:
                 return str(reader.dialect), "whole" if reader.by_plugin else "shares"

@@ -20,7 +20,7 @@ from tenure.names import CardName, CpuName, NodeName, OwnerName, PodName, card_t
 from tenure.opening import time_of
 from tenure.options import Files, ObjectFiles, Output
 from tenure.output import Column, OutputFormat, one_line, write_answer, write_table
-from tenure.picture import UNKNOWN_HOLDER, devices_told
+from tenure.picture import UNKNOWN_HOLDER, closed_by_others, devices_told
 from tenure.progress import bar_after
 from tenure.query import who
 from tenure.query.meant import first_known
@@ -506,6 +506,7 @@ def _why_devices(
     holders += [e for e in alone if like in {(e.device_type, e.minor), (e.device_type, None)}]
     unknown = who.may_hold(source, When(), node=node, device_type=device_type)
     rows, records = [], []
+    closed = closed_by_others(source)
     for device in devices:
         mine = [
             h
@@ -514,7 +515,8 @@ def _why_devices(
             == (device.node_uid, device.device_type, device.minor)
         ]
         strangers = [] if device.closed_reason == GONE else _of_device(unknown, device, machines)
-        record = _device_record(device, changes, mine, strangers)
+        why = closed.get((device.node_uid, device.device_id), "")
+        record = _device_record(device, changes, mine, strangers, why)
         each = [holder_record(h, now_us=now_us) for h in (*mine, *strangers)]
         records.append({**record, "holders": each})
         left = record["memory_left_bytes"] if record["memory_capacity_bytes"] else None
@@ -551,13 +553,16 @@ def _device_record(
     changes: Sequence[HealthRow],
     holders: Sequence[HolderRow],
     strangers: Sequence[HolderRow],
+    closed_by: str,
 ) -> dict[str, Any]:
     observed = [holder for holder in holders if holder.kind == "observed"]
     core = device.core_used_percent + sum(holder.core_percent for holder in observed)
     memory = device.memory_used_bytes + sum(holder.memory_bytes for holder in observed)
     core_left = max(0, device.core_capacity_percent - core)
     memory_left = max(0, device.memory_capacity_bytes - memory)
-    state, why = _device_state(device, changes, holders, core_left, memory_left)
+    state, why = _device_state(
+        device, changes, holders, core_left, memory_left, closed_by=closed_by
+    )
     if strangers:
         closed = f"{why}; " if state == "closed" and why != UNKNOWN_HOLDER else ""
         state, why = "closed", f"{closed}{UNKNOWN_HOLDER}: {_names(strangers)} may hold it"
@@ -588,6 +593,8 @@ def _device_state(
     holders: Sequence[HolderRow],
     core_left: int,
     memory_left: int,
+    *,
+    closed_by: str,
 ) -> tuple[str, str]:
     """Return the state of a device in a word, and why it is so in a sentence."""
     if device.closed_reason:
@@ -596,7 +603,7 @@ def _device_state(
             since = format_time(change.at_us)
             reason = change.reason or "unhealthy"
             if reason == INVENTORY:
-                reason = "unhealthy in the inventory"
+                reason = closed_by or "unhealthy in the inventory"
             return "closed", f"{reason} since {since}, event {change.position}"
         return "closed", device.closed_reason
     if not holders:
