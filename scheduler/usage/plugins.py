@@ -64,23 +64,17 @@ def plugged(
 ) -> Plugged:
     """Return what a node's plugins say, of NVIDIA's cards where nothing else lists them."""
     is_alone = all(reader_of(each).by_plugin for each in dialects)
-    there, offers = systems.there(), dict(systems.offers)
     registers = named_by_registers(systems)
     is_alone = is_alone and not is_of_register(NVIDIA_GPU, registers)
-    names = [
-        name
-        for name in there
-        if name not in _OURS
-        and not is_of_register(name, registers)
-        and (is_alone or not name.startswith(f"{card_names.NVIDIA_DOMAIN}/"))
-    ]
+    there = {
+        name: number
+        for name, number in systems.there().items()
+        if name not in _OURS and not is_of_register(name, registers)
+        if is_alone or not name.startswith(f"{card_names.NVIDIA_DOMAIN}/")
+    }
+    offers = {name: number for name, number in systems.offers if name in there}
     return Plugged(
-        is_open=is_open,
-        labels=labels,
-        offers={name: offers.get(name, 0) for name in names},
-        capacity={name: there[name] for name in names},
-        pods=pods,
-        is_alone=is_alone,
+        is_open=is_open, labels=labels, offers=offers, capacity=there, pods=pods, is_alone=is_alone
     )
 
 

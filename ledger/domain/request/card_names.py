@@ -128,27 +128,24 @@ def cut_of(name: str, labels: Mapping[str, str], units: int = 0) -> Cut | None:
     if not (CARD.fullmatch(what.removesuffix(".shared"))):
         return None
     told = number_in(labels, f"{domain}/gpu.replicas")
-    shared = (is_nvidia and number_in(labels, f"{_GKE}max-shared-clients-per-gpu")) or told
-    profile = SLICED_PRODUCT.search(
-        f"{labels.get(PRODUCT, '')}-MIG-{labels.get(f'{_GKE}gpu-partition-size', '')}"
-    )
-    if is_nvidia and profile:
-        return _instances(int(profile[1]), max(1, shared))
-    mode = labels.get("amd.com/gpu.compute-memory-partition") or labels.get(
-        "amd.com/compute-memory-partition", ""
-    )
-    if domain == "amd.com" and (found := _PARTITION.fullmatch(mode)):
+    gke = {key.removeprefix(_GKE): labels[key] for key in labels if is_nvidia and _GKE in key}
+    shared = number_in(gke, "max-shared-clients-per-gpu") or told
+    profile = f"{labels.get(PRODUCT, '')}-MIG-{gke.get('gpu-partition-size', '')}"
+    if is_nvidia and (found := SLICED_PRODUCT.search(profile)):
+        return _instances(int(found[1]), max(1, shared))
+    modes = (labels.get(f"amd.com/{each}compute-memory-partition", "") for each in ("gpu.", ""))
+    if domain == "amd.com" and (found := _PARTITION.fullmatch(max(modes))):
         return _partitions(found[1], labels)
     count = count_in(labels, domain)[1]
-    strategy = {
-        labels.get(f"{domain}/gpu.sharing-strategy", ""),
-        labels.get(f"{_GKE}gpu-sharing-strategy", "") if is_nvidia else "",
-        "shared" if labels.get(f"{domain}/gpu.product", "").endswith("-SHARED") else "",
-        "shared" if what.endswith(".shared") else "",
-    }
-    if shared > 1 or strategy - {"", "none"} or (0 < count < units and told != 1):
-        each = shared if shared > 1 else -(-units // count) if count else 0
-        return Cut(mode="replicas", most=each)
+    product = labels.get(f"{domain}/gpu.product", "")
+    strategies = {labels.get(f"{domain}/gpu.sharing-strategy"), gke.get("gpu-sharing-strategy")}
+    is_shared = product.endswith("-SHARED") or what.endswith(".shared")
+    if is_shared or shared > 1 or strategies - {None, "", "none"}:
+        return Cut(
+            mode="replicas", most=shared if shared > 1 else -(-units // count) if count else 0
+        )
+    if 0 < count < units and told != 1:
+        return Cut(mode="replicas", most=-(-units // count))
     return WHOLE_CARD
 
 
