@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
@@ -806,6 +806,8 @@ def random_cluster(seed: int, kinds: tuple[str, ...] = ()) -> RandomCluster:
         question = question_of(truth, made, room, rng)
         if question and len(questions) < 2:
             questions.append(question)
+    if any(each.kind == "hami-cut" for each in nodes):  # who can't read a register is careful
+        questions = [replace(each, never=each.never and None) for each in questions]
     items += (each.pod for each in questions)
     return RandomCluster(items=items, nodes=tuple(nodes), questions=tuple(questions))
 
