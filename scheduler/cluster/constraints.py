@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from ledger.domain.annotations.volcano_vgpu import VGPU_NUMBER
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.object_fields import found_in, items_in, section
-from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rules import forbidden
 from ledger.domain.resources import GATE_TENURE_GANG, SCHEDULER_NAME
 from scheduler.cluster.documents import Document, is_ended
@@ -68,6 +66,11 @@ def by_other_pods(body: Mapping[str, Any]) -> tuple[str, ...]:
     return (*found, _SPREAD) if is_required else found
 
 
+def is_placed_elsewhere(body: Mapping[str, Any]) -> bool:
+    """Tell whether a scheduler places a Pod whose rules are not those of a simulation."""
+    return (section(body, "spec").get("schedulerName") or SCHEDULER_NAME) not in _ALIKE
+
+
 def keeps_others_off(body: Mapping[str, Any]) -> bool:
     """Tell whether a Pod that runs keeps others away, as kube-scheduler reads anti-affinity."""
     required = found_in(body, "spec", "affinity", "podAntiAffinity", _REQUIRED)
@@ -98,19 +101,17 @@ def _gates(body: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
             yield number, str(gate.get("name", ""))
 
 
-def not_decided(
-    body: Mapping[str, Any], of_claims: str, request: PodRequest, vgpus: Container[str]
-) -> Iterator[FieldError]:
+def not_decided(body: Mapping[str, Any], of_claims: str, by_card: str) -> Iterator[FieldError]:
     """
     Yield what of a Pod can't be judged here, so that it has no place.
 
     Args:
         of_claims: why its claims can't be, empty where they can.
-        vgpus: the UIDs of those whose vGPUs of Volcano's can be.
+        by_card: a resource of which its scheduler alone knows what each card has left.
     """
-    if VGPU_NUMBER in dict(request.extended) and request.uid not in vgpus:
-        why = "Volcano's, in a group, beside devices of its own, or in a run with a schedule"
-        yield _undecided(f"spec.containers[{VGPU_NUMBER}]", why)
+    if by_card:
+        who = section(body, "spec").get("schedulerName") or "another scheduler"
+        yield _undecided(f"spec.containers[{by_card}]", f"{who} reckons it card by card")
     if of_claims:
         has_some = items_in(body, "spec", "resourceClaims")
         yield _undecided(f"spec.{'resourceClaims' if has_some else 'containers'}", of_claims)
@@ -149,8 +150,8 @@ def _found(spec: Mapping[str, Any]) -> Iterator[str]:
         yield "topology spread"
     for volume in items_in(spec, "volumes"):
         yield from (f"volume {kind}" for kind in volume if kind not in _ANYWHERE)
-    if (scheduler := spec.get("schedulerName")) and scheduler not in _ALIKE:
-        yield f"schedulerName {scheduler} (decided here by our rules)"
+    if is_placed_elsewhere({"spec": spec}):
+        yield f"schedulerName {spec['schedulerName']} (decided here by our rules)"
     containers = [each for key in _CONTAINERS for each in items_in(spec, key)]
     for container in containers:
         if any("hostPort" in port for port in items_in(container, "ports")):

@@ -28,22 +28,12 @@ from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.state import Holding
 from ledger.domain.resources import ANNOTATION_TENURE_ALLOCATION, ANNOTATION_TENURE_PROOF
 from scheduler.record import events
+from scheduler.service import drift as differing
 from scheduler.service.agents import Agents
 from scheduler.service.announcing import Announcing
 from scheduler.service.beginning import Beginning
 from scheduler.service.binding import Binder, pod_path
 from scheduler.service.claims import ClaimBook
-from scheduler.service.drift import (
-    Disagreement,
-    Proven,
-    Sight,
-    contradicted,
-    disagreements,
-    mislabelled,
-    proven,
-    reworded,
-    skewed,
-)
 from scheduler.service.due import NodesDue
 from scheduler.service.inventory import Inventory
 from scheduler.service.kept import given_digest, pod_seen
@@ -137,7 +127,7 @@ class Reconciling:
             delays=(SOON_SECONDS, AGAIN_SECONDS),
         )
         self._cluster_at = 0.0
-        self._proven: dict[str, Proven] = {}  # by Pod UID
+        self._proven: dict[str, differing.Proven] = {}  # by Pod UID
         self._records = RecordUntilKnown(binder.recorder, binder.books.recorded)  # by id
         self._scopes: dict[str, str] = {}  # id -> where it is looked for, of what is open
         self._number = 0
@@ -219,12 +209,12 @@ class Reconciling:
         for uid in pods.running_on(name) & pods.proofs.keys():
             if most <= 1:
                 return 0
-            self._proven[uid] = proven(pods.take_proof(uid), self._trusted)
+            self._proven[uid] = differing.proven(pods.take_proof(uid), self._trusted)
             most -= 1
         return most
 
     async def _look(self, name: str, now: float, room: int) -> int:
-        found = disagreements(self._sight(name))
+        found = differing.disagreements(self._sight(name))
         try:
             return await self._record(name, found, now, room)
         finally:
@@ -233,7 +223,9 @@ class Reconciling:
                 if any(one.kind in _MENDED for one in found):
                     self._releasing.look_at(name)
 
-    def _sight(self, name: str, *, read: Mapping[str, Object | None] | None = None) -> Sight:
+    def _sight(
+        self, name: str, *, read: Mapping[str, Object | None] | None = None
+    ) -> differing.Sight:
         """
         Return all that is compared of a node.
 
@@ -245,18 +237,18 @@ class Reconciling:
         seen = view.pods.seen
         there = sorted(held.union(view.pods.running_on(name)) & seen.keys())
         pods = {uid: seen[uid] for uid in there}
-        proofs: Mapping[str, Proven] = self._proven
+        proofs: Mapping[str, differing.Proven] = self._proven
         for uid, pod in (read or {}).items():
             pods.pop(uid, None)
             if pod is not None:
                 now = pods[uid] = pod_seen(pod, view.device_names)
                 if self._trusted is not None and now.proof:
                     text = pod["metadata"]["annotations"][ANNOTATION_TENURE_PROOF]
-                    proofs = {**proofs, now.uid: proven(text, self._trusted)}
+                    proofs = {**proofs, now.uid: differing.proven(text, self._trusted)}
         fault, facts = view.fault(name), view.facts(name)
         waiting = self._releasing.waiting.get(name, {})
         node_uid = view.nodes.uid(name)
-        return Sight(
+        return differing.Sight(
             name=name,
             node_uid=node_uid,
             is_full=node_uid is not None and self._agents.is_full(node_uid),
@@ -293,21 +285,23 @@ class Reconciling:
         is_given = isinstance(event, PodReserved) or event.source == BY_COUNT
         return event.annotations if is_given else None
 
-    def _of_cluster(self) -> list[Disagreement]:
+    def _of_cluster(self) -> list[differing.Disagreement]:
         """Return what is about no node, or about several."""
         claims, lost = self._view.engine.claimants(), self._agents.lost()
         names = self._releasing.names() if lost else ()
         there = [state for name in names for state in self._releasing.states(name)]
         return [
-            *map(contradicted, machines.contradictions(claims)),
-            *map(contradicted, machines.ids_taken(there, lost)),
-            *mislabelled(self._announcing.mislabelled),
-            *skewed(self._skew(), SKEW_MAX_US / 1e6),
+            *map(differing.contradicted, machines.contradictions(claims)),
+            *map(differing.contradicted, machines.ids_taken(there, lost)),
+            *differing.mislabelled(self._announcing.mislabelled),
+            *differing.skewed(self._skew(), SKEW_MAX_US / 1e6),
         ]
 
     # --- the ledger -----------------------------------------------------------------------------
 
-    async def _record(self, scope: str, there: list[Disagreement], now: float, room: int) -> int:
+    async def _record(
+        self, scope: str, there: list[differing.Disagreement], now: float, room: int
+    ) -> int:
         states = self._releasing.states(scope) if scope else ()
         held = {one.pod_uid for state in states for one in state.holdings.values()}
         unsure = frozenset(filter(self._binder.is_under_way, held))
@@ -319,7 +313,7 @@ class Reconciling:
             await self._find(scope, one)
         return min(room, len(changes.over) + len(changes.found))
 
-    async def _find(self, scope: str, one: Disagreement) -> None:
+    async def _find(self, scope: str, one: differing.Disagreement) -> None:
         """Record what has lasted, unless the API server itself says otherwise."""
         if one.pod_uid:
             closer = await self._closer(scope, one)
@@ -357,12 +351,14 @@ class Reconciling:
         else:
             _log.info("drift is over", extra={"drift_id": drift_id})
 
-    async def _closer(self, scope: str, one: Disagreement) -> Disagreement | None:
+    async def _closer(
+        self, scope: str, one: differing.Disagreement
+    ) -> differing.Disagreement | None:
         """Look again at what is about a Pod, by a consistent read; None = it is not so."""
         pod = await self._binder.api.read(pod_path(*one.pod))
         if pod is not None and pod["metadata"]["uid"] != one.pod_uid:
             pod = None
-        found = disagreements(self._sight(scope, read={one.pod_uid: pod}))
+        found = differing.disagreements(self._sight(scope, read={one.pod_uid: pod}))
         closer = next((each for each in found if each.drift_id == one.drift_id), None)
         if closer is None or pod is None or closer.kind not in _OF_WORDS:
             return closer
@@ -370,10 +366,10 @@ class Reconciling:
         holding = None if state is None else state.holdings.get(closer.about)
         words = None if holding is None else self._words(holding)
         said = given(pod["metadata"].get("annotations") or {})
-        more = "" if words is None else reworded(given(words), said)
+        more = "" if words is None else differing.reworded(given(words), said)
         return replace(closer, words=f"{closer.words}: {more}") if more else closer
 
-    def _tell(self, scope: str, one: Disagreement) -> None:
+    def _tell(self, scope: str, one: differing.Disagreement) -> None:
         kind = DRIFT_KINDS[one.kind]
         note = f"{one.words}. {kind.repair or kind.mend}"
         if one.pod_uid:
@@ -423,7 +419,7 @@ class _Seen:
 class Changes:
     """What is to be recorded after a look; `over`: ids of what is open and is no longer so."""
 
-    found: tuple[Disagreement, ...] = ()
+    found: tuple[differing.Disagreement, ...] = ()
     over: tuple[str, ...] = ()
 
 
@@ -447,7 +443,7 @@ class Lasting:
     def look(
         self,
         scope: str,
-        there: Iterable[Disagreement],
+        there: Iterable[differing.Disagreement],
         *,
         now: float,
         unsure: AbstractSet[str] = frozenset(),

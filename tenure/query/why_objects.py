@@ -21,6 +21,7 @@ from ledger.domain.log.events import PodObserved, RefusalReason
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.cluster.constraints import NOT_DECIDED, gates_of
 from scheduler.cluster.documents import Document, is_ended
+from scheduler.cluster.kai import part_of
 from scheduler.cluster.model import RefusedPod
 from scheduler.cluster.rebuilt import held_as_placed
 from scheduler.cluster.settings import with_templates
@@ -48,6 +49,7 @@ from tenure.simulate.model import Run
 from tenure.simulate.render import devices_of
 from tenure.simulate.results import Outcome
 from tenure.simulate.runner import run_simulation, unlike_service
+from tenure.simulate.vgpus import vgpus_asked
 from tenure.version import tenure_version
 
 SEED: Final = 42
@@ -313,8 +315,9 @@ def _waits(story: _Story, decided: Mapping[str, Outcome], run: Run) -> _Story:
             story = replace(story, state=WAITING, message=message, never=refused.never)
             return replace(story, reasons=reasons, shape=shape_of(request))
         case RefusedPod(message=message, errors=errors):
-            gates = gates_of(story.document.body)
-            is_held = len(gates) == len(errors)
+            body, gates = story.document.body, gates_of(story.document.body)
+            blind = items_in(body, *_CLAIMS) or part_of(body) or vgpus_asked(body)
+            is_held = len(gates) == len(errors) and not blind
             return replace(story, state=REFUSED, message=message, gates=gates if is_held else ())
 
 

@@ -22,18 +22,8 @@ from agent.report.condition import Condition, NodeCondition
 from agent.report.reporter import Applier, path_of_device
 from agent.service.keeping import Words
 from agent.service.link import ServiceLink
+from agent.witness import confirmer as confirming
 from agent.witness.asking import PodResources, Runtime
-from agent.witness.confirmer import (
-    ENDING_SECONDS,
-    LOOK_SECONDS,
-    NOTE_FILE,
-    SOON_SECONDS,
-    Confirmer,
-    Gate,
-    Historian,
-    Quarantine,
-    Sources,
-)
 from agent.witness.history import BAD, Verdict
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint as GivenDevices
 from ledger.domain.annotations.checkpoints import encode_devices_checkpoints
@@ -75,7 +65,7 @@ def witness(
     options: AgentOptions,
     known: Told,
     objects: Applier,
-    gate: Gate,
+    gate: confirming.Gate,
     *,
     gated: bool,
     registry: CollectorRegistry,
@@ -89,7 +79,7 @@ def witness(
     """
     root = options.kubelet_root
     claims = Path("/nowhere") if root is None else root / CLAIMS_FILE_NAME
-    sources = Sources(
+    sources = confirming.Sources(
         cards=ProbedCards(looks=Looks(probe=cards_probe(options))),
         checkpoint=CheckpointFile(options.plugins / FILE_NAME).read,
         checkpoint_path=options.plugins / FILE_NAME,
@@ -98,13 +88,13 @@ def witness(
         pods=known.pods,
         host=HostFiles(root=options.host),
         specifications=SpecFolder(options.cdi),
-        aside=Quarantine(options.state / ASIDE),
+        aside=confirming.Quarantine(options.state / ASIDE),
         claims=None if root is None else partial(claims_in, claims),
         claims_path=claims,
     )
     link = known.link
     link.reads_claims = root is not None
-    confirmer = Confirmer(
+    confirmer = confirming.Confirmer(
         link,
         sources,
         gate,
@@ -132,9 +122,11 @@ def witness(
         problems.clear()
         for one in confirmer.problems:
             problems.labels(one.reason).inc()
-        await asyncio.sleep(SOON_SECONDS)
+        await asyncio.sleep(confirming.SOON_SECONDS)
         try:
-            async with asyncio.timeout(ENDING_SECONDS if confirmer.is_asked else LOOK_SECONDS):
+            async with asyncio.timeout(
+                confirming.ENDING_SECONDS if confirmer.is_asked else confirming.LOOK_SECONDS
+            ):
                 await gate.soon.wait()
         except TimeoutError:
             return
@@ -147,7 +139,7 @@ def witness(
     tasks.append(every(AWAY_LOOK_SECONDS, "words", _whose_word(known.words, away), failures))
     if options.ledger_key:
         keys = tuple(map(public_key, options.ledger_key))
-        keeper = Historian(link, options.state / NOTE_FILE, keys)
+        keeper = confirming.Historian(link, options.state / confirming.NOTE_FILE, keys)
         ask = _watched(link, keeper, condition(kind=CONDITION, manager=MANAGER), registry)
         tasks.append(every(HISTORY_SECONDS, "ledger", ask, failures))
 
@@ -216,7 +208,10 @@ def _whose_word(words: Words, kept: NodeCondition) -> Callable[[], Awaitable[Non
 
 
 def _watched(
-    link: ServiceLink, keeper: Historian, kept: NodeCondition, registry: CollectorRegistry
+    link: ServiceLink,
+    keeper: confirming.Historian,
+    kept: NodeCondition,
+    registry: CollectorRegistry,
 ) -> Callable[[], Awaitable[None]]:
     """Return what asks for a checkpoint, and tells by metric and condition what it was."""
     verdicts = Gauge(

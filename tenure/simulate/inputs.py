@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
+from ledger.domain.annotations.volcano_vgpu import VGPU_NUMBER
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.extended import by_number, without
+from ledger.domain.request.near_names import near_names, offers_of
 from ledger.domain.request.requests import PodRequest
+from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from scheduler.cluster.claim_asks import ClaimWorld, claim_world
 from scheduler.cluster.constraints import (
     by_other_pods,
     by_quotas,
+    is_placed_elsewhere,
     keeps_others_off,
     not_decided,
     not_looked_at,
@@ -96,7 +101,13 @@ def manifest_run(
     pods = [
         asking(
             by_card(pod) if pod.uid in vgpus else pod,
-            tuple(not_decided(document.body, world.why_not(document), pod, vgpus)),
+            tuple(
+                not_decided(
+                    document.body,
+                    world.why_not(document),
+                    "" if pod.uid in vgpus else _by_card(pod, document.body, cluster.nodes),
+                )
+            ),
         )
         if isinstance(pod, PodRequest)
         else pod
@@ -124,6 +135,16 @@ def manifest_run(
         inputs_hash=hashlib.sha256(f"manifests {manifests.digest}".encode()).hexdigest(),
         **{field.name: getattr(cluster, field.name) for field in fields(Cluster)},
     )
+
+
+def _by_card(pod: PodRequest, body: Mapping[str, Any], nodes: Sequence[NodeFacts]) -> str:
+    """Return what a Pod asks for that nobody offers, and its own scheduler reckons by card."""
+    names = {name for name, _ in pod.extended}
+    if VGPU_NUMBER in names:
+        return VGPU_NUMBER
+    names = names.difference(*map(offers_of, nodes)) if is_placed_elsewhere(body) else set()
+    near = near_names(names, nodes, lambda *_: None, DEFAULT_VOCABULARY)
+    return "" if any(near) else min(names, default="")
 
 
 def _undecided(pods: Iterable[tuple[Document, Pod]]) -> Iterator[str]:

@@ -157,6 +157,85 @@ def test_where_a_pod_stands(line: CommandLine, wanted: Object, said: str) -> Non
     assert not line.ledger.exists()
 
 
+ONE_IS_ILL = node("m", allocatable=ROOM | {"amd.com/gpu": 7})
+ONE_IS_ILL["status"]["capacity"] = ROOM | {"amd.com/gpu": 8}
+PARTS = {
+    "nvidia.com/gpu.replicas": "4",
+    "nvidia.com/gpu.count": "2",
+    "nvidia.com/gpu.product": "T4-SHARED",
+}
+
+
+@pytest.mark.parametrize(
+    ("objects", "said", "lacks"),
+    [
+        pytest.param(
+            [
+                node("m", allocatable=ROOM | {"nvidia.com/gpu": 8}, labels=PARTS),
+                gpu_pod({"nvidia.com/gpu": 6}, name="r", nodeName="m", phase="Running"),
+                gpu_pod({"nvidia.com/gpu": 5}, name="p"),
+            ],
+            "asks 5 nvidia.com/gpu, 2 free",
+            "whole",
+            id="replicas are no whole cards",
+        ),
+        pytest.param(
+            [
+                node("m", allocatable=ROOM | {"acme.com/npu": 1}),
+                gpu_pod(
+                    {"acme.com/npu": 1, "acme.com/npu-memory": 9},
+                    name="p",
+                    schedulerName="hami-scheduler",
+                ),
+            ],
+            "not decided: spec.containers[acme.com/npu-memory]: hami-scheduler reckons it card",
+            "never",
+            id="what its own scheduler reckons by card",
+        ),
+        pytest.param(
+            [
+                node("m", allocatable=ROOM),
+                gpu_pod(
+                    {},
+                    name="p",
+                    schedulingGates=[{"name": "a/b"}],
+                    resourceClaims=[{"name": "c", "resourceClaimName": "c"}],
+                ),
+            ],
+            "ml/p is not decided: spec.schedulingGates[0]",
+            "it would fit",
+            id="gates and claims that nobody can judge",
+        ),
+        pytest.param(
+            [
+                ONE_IS_ILL,
+                gpu_pod({"amd.com/gpu": 8}, name="p"),
+            ],
+            "1 of 8 amd.com/gpu of m unhealthy",
+            "never",
+            id="an ill card is not never",
+        ),
+        pytest.param(
+            [
+                ONE_IS_ILL,
+                gpu_pod({"amd.com/gpu": 9}, name="p"),
+            ],
+            "never as it is: no node in this cluster has 9 amd.com/gpu; the most is 8",
+            "wait until",
+            id="more than there are, ill ones too",
+        ),
+    ],
+)
+def test_what_is_told_is_what_is_there(
+    line: CommandLine, objects: list[Object], said: str, lacks: str
+) -> None:
+    """In the words of what was written, and of capacity."""
+    answer = line.run("why", "ml/p", dumped(line, *objects))
+
+    assert said in answer.out, answer
+    assert lacks not in answer.out
+
+
 def test_a_gang_that_may_start_in_part_is_noted(line: CommandLine) -> None:
     """Of its member, and of no other Pod with a volume."""
     gang = {f"gang.scheduling.koordinator.sh/{key}": "1" for key in ("name", "min-available")}

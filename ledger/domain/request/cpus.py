@@ -20,19 +20,9 @@ from ledger.domain.annotations.wire import annotation_path, decoded, label_path
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.pod_spec import APP, INIT, ContainerSpec, PodSpec
 from ledger.domain.quantity import ZERO
+from ledger.domain.request import rules as checks
 from ledger.domain.request.requests import ContainerCpus, CpuSetDemand, PlacementRules
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.request.rules import (
-    check_arm_policies,
-    check_batch_qos,
-    check_burst,
-    check_equal_limits,
-    check_qos,
-    check_whole_cpus,
-    invalid,
-    of_rule,
-    under,
-)
 
 OWN_CPUS: Final = frozenset({QosClass.LSE, QosClass.LSR})
 """The QoS classes whose Pods ask for CPUs of their own (Koordinator contract 6.1)."""
@@ -149,17 +139,17 @@ def _priority_class(spec: PodSpec, qos: QosClass) -> PriorityClass:
 
 
 def _check(spec: PodSpec, qos: QosClass, priority_class: PriorityClass) -> Iterator[FieldError]:
-    yield from check_qos(label_path(resources.LABEL_QOS_CLASS), qos, priority_class)
+    yield from checks.check_qos(label_path(resources.LABEL_QOS_CLASS), qos, priority_class)
     yield from _check_sub_priority(spec)
     for container in spec.containers:
         for name in (resources.BATCH_CPU, resources.BATCH_MEMORY):
             if container.requests.get(name):
-                yield from check_batch_qos(container.field(name), qos)
+                yield from checks.check_batch_qos(container.field(name), qos)
     if qos not in OWN_CPUS:
         return
-    yield from under(Rule.CPU_LIMITS, _check_limits(spec))
+    yield from checks.under(Rule.CPU_LIMITS, _check_limits(spec))
     first = next(container for container in spec.containers if container.kind == APP)
-    yield from check_whole_cpus(first.field(resources.CPU), spec.cpu_milli)
+    yield from checks.check_whole_cpus(first.field(resources.CPU), spec.cpu_milli)
 
 
 def _check_limits(spec: PodSpec) -> Iterator[FieldError]:
@@ -172,19 +162,21 @@ def _check_limits(spec: PodSpec) -> Iterator[FieldError]:
     for name in (resources.CPU, resources.MEMORY):
         for container in spec.containers:
             request, limit = container.requests.get(name), container.limits.get(name)
-            yield from check_equal_limits(container.field(name), name, request, limit)
+            yield from checks.check_equal_limits(container.field(name), name, request, limit)
         if name in spec.pod_requests and name in spec.pod_limits:
             path = f"spec.resources.requests[{name}]"
             request, limit = spec.pod_requests[name], spec.pod_limits[name]
-            yield from check_equal_limits(path, name, request, limit)
+            yield from checks.check_equal_limits(path, name, request, limit)
 
 
-@of_rule(Rule.SUB_PRIORITY)
+@checks.of_rule(Rule.SUB_PRIORITY)
 def _check_sub_priority(spec: PodSpec) -> Iterator[FieldError]:
     try:
         read_sub_priority(spec.labels)
     except InputError as error:
-        yield invalid(error.field, spec.labels[resources.LABEL_PRIORITY], "must be an integer")
+        yield checks.invalid(
+            error.field, spec.labels[resources.LABEL_PRIORITY], "must be an integer"
+        )
 
 
 def _arm_only(rules: PlacementRules) -> bool:
@@ -202,10 +194,10 @@ def _arm_only(rules: PlacementRules) -> bool:
 def _check_wish(spec: PodSpec, wish: cpu.ResourceSpec, qos: QosClass) -> Iterator[FieldError]:
     path = annotation_path(resources.ANNOTATION_RESOURCE_SPEC)
     if _arm_only(spec.placement):
-        yield from check_arm_policies(path, wish)
+        yield from checks.check_arm_policies(path, wish)
     for name in _bursts(wish):
         policy = cpu.CpuBindPolicy.CONSTRAINED_BURST
-        yield from check_burst(f"{path}.{name}", policy, qos, _limit_milli(spec))
+        yield from checks.check_burst(f"{path}.{name}", policy, qos, _limit_milli(spec))
 
 
 def _bursts(wish: cpu.ResourceSpec) -> Iterator[str]:

@@ -12,16 +12,17 @@ from typing import Final
 
 from ledger.domain.annotations.volcano_vgpu import VGPU_NAMES, VGPU_NUMBER
 from ledger.domain.devices import GPU
-from ledger.domain.dialects.names import Dialect
+from ledger.domain.dialects.names import FOREIGN_WORDS, Dialect
 from ledger.domain.dialects.registry import READERS, gpu_dialect_of
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.card_names import SHARED, SLICE
+from ledger.domain.request.card_names import CARD, PRODUCT, SHARED, SLICE
 from ledger.domain.resources import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY, NVIDIA_GPU
 from ledger.domain.vocabulary import Vocabulary
 
-NOBODY: Final = ": nobody offers it; meant "
+NOBODY: Final = ": nobody offers it"
 _ALIKE: Final = 0.86
 _SHARED: Final = SHARED.removeprefix(NVIDIA_GPU)
+_MIG: Final = "nvidia.com/mig-"
 _PROFILE: Final = re.compile(r"(.*/mig-[0-9]g\.)[0-9]+gb.*")
 
 
@@ -38,15 +39,22 @@ def near_names(
         free: how many of a resource are free on the node of this number; None = not counted.
     """
     offered = Counter(name for node in nodes for name in offers_of(node))
+    products = [node.labels.get(PRODUCT, "") for node in nodes]
     for name in sorted(asked):
         known = name in vocabulary.device_names and gpu_dialect_of(name) is None
-        meant = "" if offered[name] or known else _meant(name, offered.keys() - asked, vocabulary)
+        if offered[name] or known:
+            continue
+        meant = _meant(name, offered.keys() - asked, vocabulary)
+        if any(each.endswith(f"-MIG-{name.removeprefix(_MIG)}") for each in products):
+            meant = NVIDIA_GPU  # all units of a node are slices of this kind
         if meant:
             left = [free(number, meant) for number in range(len(nodes))]
             numbers = [max(0, each) for each in left if each is not None]
             there = f"{offered[meant]} of {len(nodes)} nodes offer it"
             amount = f", {sum(numbers)} free" if numbers else ""
-            yield f"Insufficient {name}{NOBODY}{meant}? {there}{amount}"
+            yield f"Insufficient {name}{NOBODY}; meant {meant}? {there}{amount}"
+        elif any(name in words.resources for words in FOREIGN_WORDS):
+            yield f"Insufficient {name}{NOBODY}"
 
 
 def offers_of(node: NodeFacts) -> frozenset[str]:
@@ -68,8 +76,14 @@ def _meant(name: str, offered: Collection[str], vocabulary: Vocabulary) -> str:
         *(other for other in [meant_resource(name, vocabulary)] if other in offered),
         *get_close_matches(name, [] if slices else sorted(offered), n=1, cutoff=_ALIKE),
         *(other for other in sorted(offered) if name == NVIDIA_GPU and SLICE.fullmatch(other)),
+        *(o for o in sorted(offered) if CARD.fullmatch(last) and _is_card_of(o, domain)),
     ]
     return next(iter(likely), "")
+
+
+def _is_card_of(name: str, domain: str) -> bool:
+    its_domain, _, last = name.rpartition("/")
+    return its_domain == domain and CARD.fullmatch(last) is not None
 
 
 @lru_cache(maxsize=1024)

@@ -26,6 +26,7 @@ from ledger.domain.errors import FieldError, InputError, RefusedError
 from ledger.domain.kube.original import as_written
 from ledger.domain.kube.pod_spec import APP, PodSpec, read_pod
 from ledger.domain.request import extended, requests
+from ledger.domain.request import rules as checks
 from ledger.domain.request.asked import (
     TypeRequest,
     check_device_resources,
@@ -35,16 +36,6 @@ from ledger.domain.request.asked import (
 from ledger.domain.request.cpus import OWN_CPUS, CpusAsked, cpu_demand
 from ledger.domain.request.isolation import provider_needed, with_provider
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.request.rules import (
-    check_same_group,
-    forbidden,
-    invalid,
-    of_rule,
-    one_of_each,
-    required,
-    too_long,
-    unsupported,
-)
 from ledger.domain.request.wishes import Wishes, check_wishes, hinted, read_wishes, with_wishes
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 
@@ -102,7 +93,7 @@ def examine_spec(spec: PodSpec) -> tuple[requests.PodRequest, tuple[FieldError, 
     broken = [
         name for name, asked in {resources.TYPE_GPU: gpu.asked, **units}.items() if asked.errors
     ]
-    errors = one_of_each(
+    errors = checks.one_of_each(
         [
             *check_device_resources(spec),
             *_check_word(spec),
@@ -195,12 +186,12 @@ def _claimed(spec: PodSpec, words: Sequence[Word]) -> Dialect | None:
     return None
 
 
-@of_rule(Rule.ONE_DIALECT)
+@checks.of_rule(Rule.ONE_DIALECT)
 def _mixed(words: Sequence[Word]) -> Iterator[FieldError]:
     first, first_name, first_field, _ = words[0]
     for dialect, _, field, _ in words:
         if dialect is not first:
-            yield forbidden(
+            yield checks.forbidden(
                 field, f"a pod asks for GPUs in one dialect only: {first_name} at {first_field}"
             )
 
@@ -263,13 +254,13 @@ def is_by_plugin(spec: PodSpec, gpu: GpuAsked) -> bool:
     return word == BY_PLUGIN and not read_original(spec.annotations).containers
 
 
-@of_rule(Rule.WHOLE_CARDS)
+@checks.of_rule(Rule.WHOLE_CARDS)
 def _check_word(spec: PodSpec) -> Iterator[FieldError]:
     word = whole_cards_by(spec.annotations, BY_PLUGIN)
     if word not in {BY_PLUGIN, "ours"}:
         label = resources.TENURE_WHOLE_CARDS
         fact = f"must be ours or nvidia, as the label {label} of its namespace"
-        yield invalid(annotation_path(label), word, fact)
+        yield checks.invalid(annotation_path(label), word, fact)
 
 
 def _needs(spec: PodSpec, by_type: Mapping[str, TypeRequest]) -> Iterator[requests.ContainerNeed]:
@@ -328,7 +319,7 @@ def groups_of(spec: PodSpec) -> GroupsAsked:
     gang, gang_errors = _gang(spec)
     errors = [*group_errors, *gang_errors]
     if group and gang and gang.min_available is not None:
-        errors += check_same_group(
+        errors += checks.check_same_group(
             label_path(resources.LABEL_GPU_GROUP_NAME),
             label_path(resources.LABEL_GPU_GROUP_REPLICA),
             group=(group.name, group.replica),
@@ -356,26 +347,28 @@ def _gang(spec: PodSpec) -> tuple[Gang | None, list[FieldError]]:
     return gang, [] if gang is None else [*_check_gang(spec, gang)]
 
 
-@of_rule(Rule.GANG)
+@checks.of_rule(Rule.GANG)
 def _check_gang(spec: PodSpec, gang: Gang) -> Iterator[FieldError]:
     if len(gang.name) > NAME_MAX:
         field = annotation_path(resources.ANNOTATION_GANG_NAME)
-        yield too_long(field, len(gang.name), NAME_MAX, "no name of a PodGroup is longer")
+        yield checks.too_long(field, len(gang.name), NAME_MAX, "no name of a PodGroup is longer")
     if gang.min_available is None:
-        yield required(
+        yield checks.required(
             annotation_path(resources.ANNOTATION_GANG_MIN_AVAILABLE),
             f"gang {gang.name} needs its minimum here; PodGroup objects are not read",
         )
     if gang.mode is GangMode.NON_STRICT:
-        yield unsupported(annotation_path(resources.ANNOTATION_GANG_MODE), "gang mode NonStrict")
+        yield checks.unsupported(
+            annotation_path(resources.ANNOTATION_GANG_MODE), "gang mode NonStrict"
+        )
     own = {f"{spec.namespace}/{gang.name}"}
     if set(gang.groups) - own:
-        yield unsupported(
+        yield checks.unsupported(
             annotation_path(resources.ANNOTATION_GANG_GROUPS), "gangs that start together"
         )
     if resources.ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC in spec.annotations:
         field = annotation_path(resources.ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC)
-        yield unsupported(field, "network topology of a gang")
+        yield checks.unsupported(field, "network topology of a gang")
 
 
 def _gang_ref(gang: Gang) -> requests.GangRef:

@@ -127,7 +127,8 @@ def explain_visible(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Expl
 def explain_devices(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Explained:
     """Explain a node that has too little left of a device type."""
     devices = arrays.devices_of(demand.device_type)
-    name, kind, count = arrays.nodes[node].name, demand.device_type.upper(), demand.count
+    name, count = arrays.nodes[node].name, demand.count
+    kind = NVIDIA_GPU if devices.by_number.item(node) else demand.device_type.upper()
     listed = len(devices.records[node])
     is_gpu = demand.device_type == GPU
     present = max(listed, _there(arrays, node, NVIDIA_GPU) if is_gpu else 0)
@@ -143,6 +144,8 @@ def explain_devices(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Expl
     asked = max(demand.core_percent, demand.memory_ratio_percent)
     if demand.exclusive or asked == WHOLE_PERCENT:
         free = left.count(WHOLE_PERCENT)
+        if kind == NVIDIA_GPU:  # replicas or slices
+            return f"asks {count} {kind}, {free} free", f"release {count - free} {kind} on {name}"
         return (
             f"asks {count} whole {kind}, {free} untouched",
             f"release {count - free} whole {kind} on {name}",
@@ -216,7 +219,8 @@ def never(arrays: NodeArrays, request: PodRequest, among: BoolArray, where: str)
         asked = size(request.memory_bytes)
         return f"no node {where} has {asked} memory; the most is {size_down(most)}"
     for name, amount in request.extended:
-        most = max(arrays.extended.cap(row, name) for row in np.flatnonzero(among).tolist())
+        rows = np.flatnonzero(among).tolist()
+        most = max(max(arrays.extended.cap(r, name), _there(arrays, r, name)) for r in rows)
         if most < amount:
             return f"no node {where} has {amount} {name}; {_at_most(most)}"
     return f"no node {where} has all of it together"
@@ -278,7 +282,13 @@ def _free(arrays: NodeArrays, row: int, name: str) -> int | None:
 def _too_few_cards(arrays: NodeArrays, demand: DeviceDemand, among: BoolArray, where: str) -> str:
     kind = demand.device_type.upper()
     devices = arrays.devices_of(demand.device_type)
-    present = _most(row_counts(devices.present), among)
+    nodes = [(row, arrays.nodes[row]) for row in np.flatnonzero(among).tolist()]
+    there = [
+        _there(arrays, row, NVIDIA_GPU)
+        for row, node in nodes
+        if demand.device_type == GPU and not node.other_scheduler  # whose units are no cards
+    ]
+    present = max(_most(row_counts(devices.present), among), *there, 0)
     if present < demand.count:
         return f"no node {where} has {demand.count} {kind}; {_at_most(present)}"
     if _most(row_counts(large_enough(arrays, demand)), among) >= demand.count:

@@ -19,17 +19,8 @@ from ledger.domain.adopted.cards import (
 )
 from ledger.domain.annotations.wire import TRUE, annotation_path
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare
+from ledger.domain.dialects.mgpu import annotations as given
 from ledger.domain.dialects.mgpu import words
-from ledger.domain.dialects.mgpu.annotations import (
-    CardRef,
-    MgpuAllocation,
-    MgpuNodeKind,
-    MgpuPolicy,
-    decode_card_counts,
-    read_mgpu_allocation,
-    read_mgpu_node_kind,
-    read_node_compute_policy,
-)
 from ledger.domain.dialects.mgpu.demands import MIB, mgpu_demands
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, DialectReader, GpuAsked, Uncounted
@@ -54,7 +45,7 @@ def from_gpu_index(asker: Asker) -> Found | None:
     """
     names = [container.name for container in asker.apps()]
     try:
-        allocation = read_mgpu_allocation(asker.spec.annotations, names)
+        allocation = given.read_mgpu_allocation(asker.spec.annotations, names)
     except InputError as error:  # plain text that names no card
         return unreadable(GPU_INDEX_CONTAINER, str(error))
     if allocation is None:
@@ -99,7 +90,7 @@ def _with_detail(share: DeviceShare, detail: DeviceShare | None) -> DeviceShare:
     )
 
 
-def _mgpu_parts(asker: Asker, allocation: MgpuAllocation) -> Iterator[Part]:
+def _mgpu_parts(asker: Asker, allocation: given.MgpuAllocation) -> Iterator[Part]:
     cards_of = dict(allocation.cards)
     for container in asker.apps():
         if container.name not in cards_of:
@@ -116,7 +107,7 @@ def _asks_mgpu(container: ContainerSpec) -> bool:
     return bool(container.units(words.MGPU_CORE) or container.units(words.MGPU_MEMORY))
 
 
-def _card_of_ref(asker: Asker, ref: CardRef) -> DeviceRecord | None:
+def _card_of_ref(asker: Asker, ref: given.CardRef) -> DeviceRecord | None:
     if isinstance(ref, int):
         return asker.card(TYPE_GPU, minor=ref)
     return asker.card(TYPE_GPU, device_id=ref)
@@ -131,7 +122,7 @@ def _mgpu_share(card: DeviceRecord, container: ContainerSpec, cards: int) -> Dev
     return part_share(card, core, memory, (container,))
 
 
-def _mgpu_faults(asker: Asker, allocation: MgpuAllocation) -> Iterator[str]:
+def _mgpu_faults(asker: Asker, allocation: given.MgpuAllocation) -> Iterator[str]:
     cards_of = dict(allocation.cards)
     counts, fault = _counts(asker)
     if fault:
@@ -161,7 +152,7 @@ def _counts(asker: Asker) -> tuple[Mapping[int, int] | None, str]:
     if text is None:
         return None, ""
     try:
-        counts = decode_card_counts(text)
+        counts = given.decode_card_counts(text)
     except InputError as error:
         return None, str(error)
     return dict(enumerate(counts)), ""
@@ -176,7 +167,7 @@ def adverts(units: Callable[[str], int], _vocabulary: Vocabulary) -> Adverts | N
 
 def on_node(node: NodeFacts) -> NodeFacts:
     """Return a Node with its compute policy, and whether its labels close it to mGPU Pods."""
-    policy = read_node_compute_policy(node.labels)
+    policy = given.read_node_compute_policy(node.labels)
     return replace(
         node,
         mgpu_policy="" if policy is None else str(policy),
@@ -193,7 +184,7 @@ def node_warnings(
     label, policy = words.LABEL_MGPU_NODE, words.LABEL_MGPU_COMPUTE_POLICY
     if quantities.get(words.MGPU_CORE) and not _may_serve(labels):
         yield f"serves no mGPU Pod, because its label {label} is {labels[label]!r}, not 'mgpu'"
-    if read_node_compute_policy(labels) is None:
+    if given.read_node_compute_policy(labels) is None:
         yield f"serves no mGPU Pod, because {policy} is no policy: {labels[policy]!r}"
     if labels.get(LABEL_TENURE_OWNED) != TRUE:
         yield from _drift(quantities, devices or ())
@@ -206,7 +197,10 @@ def _may_serve(labels: Mapping[str, str]) -> bool:
     Rule: GPU-sharing contract A.1: `nvidia` and unknown values close it. Without the label it is
     open, since cli.md lets what a node advertises (or a Device object) say what its cards serve.
     """
-    return words.LABEL_MGPU_NODE not in labels or read_mgpu_node_kind(labels) is MgpuNodeKind.MGPU
+    return (
+        words.LABEL_MGPU_NODE not in labels
+        or given.read_mgpu_node_kind(labels) is given.MgpuNodeKind.MGPU
+    )
 
 
 def _drift(quantities: Mapping[str, Quantity], devices: Sequence[DeviceRecord]) -> Iterator[str]:
@@ -237,7 +231,7 @@ def _demands(spec: PodSpec) -> GpuAsked:
 
 def _unclaimable(request: PodRequest) -> Iterator[FieldError]:
     """Yield a policy by which a node would have to share compute out, and shares over cards."""
-    if request.mgpu_policy not in {"", MgpuPolicy.FIXED_SHARE}:
+    if request.mgpu_policy not in {"", given.MgpuPolicy.FIXED_SHARE}:
         field = annotation_path(words.ANNOTATION_MGPU_COMPUTE_POLICY)
         yield unsupported(field, f"compute policy {request.mgpu_policy} by a claim")
     if request.mgpu_multi:

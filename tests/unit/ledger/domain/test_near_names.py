@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ledger.domain.nodes import NodeFacts
@@ -30,6 +32,7 @@ def offering(name: str, **amounts: int) -> NodeFacts:
             "volcano.sh/gpu-memory", "volcano.sh/vgpu-memory", True, id="Volcano's old plugin"
         ),
         pytest.param("amd.com/gpus", "amd.com/gpu", True, id="a letter more"),
+        pytest.param("gpu.intel.com/i915", "gpu.intel.com/xe", True, id="the vendor's new driver"),
         pytest.param("nvidia.com/GPU", "nvidia.com/gpu", True, id="capitals"),
         pytest.param("nvidia/gpu", "nvidia.com/gpu", True, id="a domain cut short"),
         pytest.param("nvidia.com/gpu", f"{MIG}.20gb", True, id="all cards are cut"),
@@ -48,10 +51,21 @@ def test_a_name_that_nobody_offers(asked: str, offers: str, *, meant: bool) -> N
 
 
 def test_what_the_pod_asks_for_beside_is_not_what_it_meant() -> None:
-    """It says that already."""
+    """It says that already; of HAMi's names it is told that HAMi is not there."""
     nodes = [offering("a", **{"nvidia.com/gpu": 8})]
     asked = {"nvidia.com/gpu", "nvidia.com/gpumem"}
-    assert [*near_names(asked, nodes, lambda *_: None, DEFAULT_VOCABULARY)] == []
+    said = [*near_names(asked, nodes, lambda *_: None, DEFAULT_VOCABULARY)]
+    assert said == ["Insufficient nvidia.com/gpumem: nobody offers it"]
+
+
+def test_where_all_units_are_slices_of_a_kind_that_is_what_they_are_called() -> None:
+    """NVIDIA's strategy `single`."""
+    labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}
+    nodes = [replace(offering("a", **{"nvidia.com/gpu": 7}), labels=labels)]
+    for name, meant in (("nvidia.com/mig-1g.5gb", True), ("nvidia.com/mig-2g.10gb", False)):
+        (*said,) = near_names([name], nodes, lambda *_: 7, DEFAULT_VOCABULARY)
+        assert bool(said) == meant
+        assert not meant or "meant nvidia.com/gpu? 1 of 1 nodes offer it, 7 free" in said[0]
 
 
 def test_what_volcano_reckons_card_by_card_is_offered_with_its_number() -> None:

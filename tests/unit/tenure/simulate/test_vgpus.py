@@ -115,5 +115,5 @@ def test_what_is_asked_beside_devices_of_its_own_is_not_decided(line: CommandLin
     assert placed(line, [both]) == []
     answer = line.run("simulate", str(line.ledger.parent / "in.json"), "-o", "json")
     (told,) = json.loads(answer.out)["placements"]
-    said = "spec.containers[volcano.sh/vgpu-number]: not decided: Volcano's"
+    said = "spec.containers[volcano.sh/vgpu-number]: not decided: volcano reckons it card by card"
     assert told["unschedulable"]["message"].startswith(said)
