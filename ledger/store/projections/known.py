@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from sys import intern
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, Table, bindparam, func, select
-from sqlalchemy.dialects import sqlite
 
 from ledger.domain.devices import GPU
 from ledger.domain.errors import CapacityError
 from ledger.domain.log.events import GroupPlanned, PlannedMember
 from ledger.store import schema
-from ledger.store.profile import driver_connection
 from ledger.store.projections import inventory
-from ledger.store.writing.outbox import refused
 from ledger.store.writing.statements import Row
 
 _PARTS: Final[Mapping[Table, tuple[str, ...]]] = {
@@ -69,34 +66,18 @@ def _in_order(table: Table) -> Select[Any]:
 
 
 def _parts_of(connection: Connection, machine_no: int) -> inventory.KnownParts:
-    """Return what a machine has; a transaction may have begun that SQLAlchemy knows nothing of."""
-    devices, cpus = (_rows_of(connection, table, machine_no) for table in _PARTS)
+    """Return what a machine has."""
+    asked = {"machine_no": machine_no}
+    devices, cpus = (connection.execute(_of_machine(table), asked) for table in _PARTS)
     return inventory.KnownParts(
         devices=[_device(row) for row in devices],
         cpus={cpu: node_no for _, cpu, node_no in cpus},
     )
 
 
-def _rows_of(connection: Connection, table: Table, machine_no: int) -> Sequence[Row]:
-    if connection.dialect.name == "sqlite":
-        text = _text(table)
-        driver = driver_connection(connection)
-        try:
-            rows: list[Row] = driver.execute(text, (machine_no,)).fetchall()
-        except connection.dialect.loaded_dbapi.Error as error:
-            raise refused(connection, text, error) from error
-        return rows
-    found = connection.execute(_of_machine(table), {"machine_no": machine_no})
-    return [tuple(row) for row in found]
-
-
+@cache
 def _of_machine(table: Table) -> Select[Any]:
     return _in_order(table).where(table.c.machine_no == bindparam("machine_no"))
-
-
-@cache
-def _text(table: Table) -> str:
-    return str(_of_machine(table).compile(dialect=sqlite.dialect()))
 
 
 def columns_of(table: Table, names: Iterable[str], rows: Iterable[Row]) -> list[Row]:
