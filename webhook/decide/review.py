@@ -140,11 +140,6 @@ def request_of(review: object, limits: ReviewLimits = DEFAULT_LIMITS) -> Admissi
         InputError: as `decode_review`.
     """
     _check_depth(review, limits)
-    return request_within(review)
-
-
-def request_within(review: object) -> AdmissionRequest:
-    """Return the request of a review that is not nested too deep. Raises as `request_of`."""
     if not isinstance(review, dict):
         raise InputError("expected an AdmissionReview")
     for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
