@@ -16,14 +16,7 @@ from ledger.domain.annotations.wire import a_quantity
 from ledger.domain.devices import DeviceShare
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import version_number
-from ledger.domain.log.events import (
-    ClaimEvent,
-    ClaimObserved,
-    ClaimReleased,
-    ClaimReserved,
-    ClaimResult,
-    ClaimVoided,
-)
+from ledger.domain.log import events as log
 from ledger.domain.log.state import NodeState
 from ledger.domain.systems import Claimant
 from scheduler.gate import exchange
@@ -58,7 +51,7 @@ class Standing:
         unreal: no write was on top of the version that it names: the API server has not come to it.
     """
 
-    opening: ClaimReserved | ClaimObserved
+    opening: log.ClaimReserved | log.ClaimObserved
     stored: bool
     unreal: bool = False
 
@@ -146,7 +139,7 @@ class Through:
         results: what is to be stored of it, in the order in which it was written; None = as it is.
     """
 
-    events: tuple[ClaimEvent, ...] = ()
+    events: tuple[log.ClaimEvent, ...] = ()
     results: exchange.Results | None = None
 
 
@@ -177,11 +170,11 @@ def decide(
     seen: int = 0,
     attempts: int = 0,
     consumers: Sequence[Claimant] = (),
-    on_their_way: Iterable[ClaimReserved | ClaimObserved] = (),
+    on_their_way: Iterable[log.ClaimReserved | log.ClaimObserved] = (),
     kept: Callable[[Sequence[Claimant]], Stays | None] = lambda _: None,
     place: exchange.Place | None = None,
     cpus: ClaimCpus | None = None,
-    may_be_none: Callable[[ClaimResult, str], bool] = lambda *_: False,
+    may_be_none: Callable[[log.ClaimResult, str], bool] = lambda *_: False,
     settings_hash: str = "",
     tenure_version: str = "",
 ) -> Through | Barred:
@@ -245,7 +238,7 @@ def decide(
     if isinstance(results, NoRoom):
         return _no_room(results)
     allocated = replace(allocated, results=results)
-    opening = ClaimReserved(
+    opening = log.ClaimReserved(
         claim_uid=new.uid,
         attempt=attempts + 1,
         node_uid=node.uid,
@@ -278,7 +271,7 @@ def _again(
     before, written = standing.opening, write.new.allocated
     assert written is not None, "it appears"
 
-    def among(result: ClaimResult) -> set[str]:
+    def among(result: log.ClaimResult) -> set[str]:
         if result.request not in write.free or result.admin:
             return set()
         return {one.name for one in accounts.alike(node.name, exchange.device_of(result))}
@@ -328,10 +321,10 @@ def _stays(why: Stays) -> Barred:
     return Barred(reason=why.reason, message=why.message, asks=why.asks)
 
 
-def end_of(standing: Standing, reason: str) -> ClaimReleased | ClaimVoided:
+def end_of(standing: Standing, reason: str) -> log.ClaimReleased | log.ClaimVoided:
     """Return the end of what a claim has: of what was never stored, that it was not."""
     before = standing.opening
-    kind = ClaimReleased if standing.stored else ClaimVoided
+    kind = log.ClaimReleased if standing.stored else log.ClaimVoided
     return kind(
         claim_uid=before.claim_uid,
         attempt=before.attempt,
@@ -340,7 +333,9 @@ def end_of(standing: Standing, reason: str) -> ClaimReleased | ClaimVoided:
     )
 
 
-def _zero(results: Sequence[ClaimResult], may_be_none: Callable[[ClaimResult, str], bool]) -> str:
+def _zero(
+    results: Sequence[log.ClaimResult], may_be_none: Callable[[log.ClaimResult, str], bool]
+) -> str:
     for one in results:
         for name, amount in sorted(one.consumed.items()):
             try:

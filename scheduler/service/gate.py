@@ -24,15 +24,8 @@ from ledger.domain.bounds import Name
 from ledger.domain.dialects.dra.asking import Asking, Giver
 from ledger.domain.errors import FencedError, LedgerError
 from ledger.domain.kube.object_fields import is_full_name
+from ledger.domain.log import events as log
 from ledger.domain.log.drift import DRIFT_KINDS, TWO_MODES
-from ledger.domain.log.events import (
-    ClaimBound,
-    ClaimEvent,
-    ClaimObserved,
-    ClaimReleased,
-    ClaimReserved,
-    ClaimVoided,
-)
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.systems import Claimant
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
@@ -163,7 +156,7 @@ class Gate:
         self._drivers = drivers
         self._words = words
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
-        self._on_their_way: dict[str, ClaimReserved | ClaimObserved] = {}
+        self._on_their_way: dict[str, log.ClaimReserved | log.ClaimObserved] = {}
         self._listing, self._settling = asyncio.Lock(), asyncio.Lock()
         self._listed = False
         self._epoch = 0  # in which we have looked at all that is held
@@ -321,10 +314,10 @@ class Gate:
         error = await self._record(answer.events, claim.version)
         return answer if error is None else Barred(reason=LEDGER_REFUSED, message=str(error))
 
-    async def _record(self, found: Sequence[ClaimEvent], version: int) -> LedgerError | None:
+    async def _record(self, found: Sequence[log.ClaimEvent], version: int) -> LedgerError | None:
         new = tuple(self._signed(one, version) for one in found)
         opening = next(
-            (one for one in found if isinstance(one, ClaimReserved | ClaimObserved)), None
+            (one for one in found if isinstance(one, log.ClaimReserved | log.ClaimObserved)), None
         )
         if opening is not None:
             self._on_their_way[opening.claim_uid] = opening
@@ -333,17 +326,17 @@ class Gate:
             if isinstance(error, FencedError):
                 raise error
             for one in found:
-                if isinstance(one, ClaimBound) and error is None:
+                if isinstance(one, log.ClaimBound) and error is None:
                     self.confirming.stored(one)
             return error
         finally:
             if opening is not None:
                 self._on_their_way.pop(opening.claim_uid, None)
 
-    def _signed(self, event: ClaimEvent, version: int) -> NewEvent:
+    def _signed(self, event: log.ClaimEvent, version: int) -> NewEvent:
         """Return an event as it is recorded: a forced end has the actor who ordered it."""
         key, reason, actor = self.ends.forced.get(event.claim_uid, ("", "", ""))
-        is_end = isinstance(event, ClaimReleased | ClaimVoided)
+        is_end = isinstance(event, log.ClaimReleased | log.ClaimVoided)
         if not is_end or key != f"{event.claim_uid}/{event.attempt}":
             actor = self._works.actor
         else:

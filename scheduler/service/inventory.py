@@ -12,14 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from ledger.domain.errors import InputError, LedgerError
-from ledger.domain.log.events import (
-    LedgerEvent,
-    NodeDescribed,
-    NodeInventoried,
-    NodeLost,
-    PodObserved,
-    PodReserved,
-)
+from ledger.domain.log import events as log
 from ledger.domain.log.recorded import NewEvent
 from ledger.domain.log.recorded_node import recorded_node
 from ledger.domain.log.state import Holding
@@ -144,16 +137,16 @@ class Inventory:
             else:
                 self._left[name] = None
 
-    def follow(self, event: LedgerEvent) -> None:
+    def follow(self, event: log.LedgerEvent) -> None:
         """Take what another replica recorded of a node, once the view has it."""
         match event:
-            case NodeInventoried():
+            case log.NodeInventoried():
                 self._live[event.node_uid] = event.node_name
-            case NodeDescribed():
+            case log.NodeDescribed():
                 pass
-            case NodeLost():
+            case log.NodeLost():
                 self._live.pop(event.node_uid, None)
-            case PodReserved() | PodObserved():
+            case log.PodReserved() | log.PodObserved():
                 self._know(event.node_uid)
             case _:
                 return
@@ -289,12 +282,12 @@ class Inventory:
             self._view.take(position, one.event)
         return True
 
-    def _take_event(self, _position: int, event: LedgerEvent, _holding: Holding | None) -> None:
+    def _take_event(self, _position: int, event: log.LedgerEvent, _holding: Holding | None) -> None:
         """Take note of what the ledger was told, also where the answer was lost."""
         match event:
-            case NodeInventoried():
+            case log.NodeInventoried():
                 self._said.setdefault(event.node_uid, Said()).inventory = event
-            case NodeDescribed():
+            case log.NodeDescribed():
                 self._said.setdefault(event.node_uid, Said()).described = event
             case _:
                 pass

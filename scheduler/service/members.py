@@ -8,24 +8,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from certs.ports import Object
+from ledger.domain import resources as res
 from ledger.domain.annotations.gang import WAITING_TIME_DEFAULT_NS
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import why_in_part
 from ledger.domain.request.requests import PodRequest, group_name
-from ledger.domain.resources import (
-    ANNOTATION_GANG_NAME,
-    GATE_TENURE_GANG,
-    GATES_KUEUE,
-    LABEL_GPU_GROUP_NAME,
-    LABEL_POD_GROUP,
-    LABEL_POD_GROUP_NAME,
-)
 from scheduler.service.ending import life_of
 from scheduler.service.holds import seconds_of
 from scheduler.service.ports import Clock
 from scheduler.service.view import ClusterView
 
-MEMBER_LABELS: Final = (LABEL_GPU_GROUP_NAME, LABEL_POD_GROUP, LABEL_POD_GROUP_NAME)
+MEMBER_LABELS: Final = (res.LABEL_GPU_GROUP_NAME, res.LABEL_POD_GROUP, res.LABEL_POD_GROUP_NAME)
 
 GATED_SECONDS: Final = WAITING_TIME_DEFAULT_NS / 1e9
 """So long a topology group keeps places behind gates of others: as a gang's default."""
@@ -55,7 +48,7 @@ class Waiting:
     @property
     def is_gated(self) -> bool:
         """Tell whether it waits for its gang."""
-        return GATE_TENURE_GANG in self.gates
+        return res.GATE_TENURE_GANG in self.gates
 
     @property
     def is_free(self) -> bool:
@@ -65,12 +58,12 @@ class Waiting:
     @property
     def gates_of_others(self) -> tuple[str, ...]:
         """Return the gates that somebody else lifts."""
-        return tuple(gate for gate in self.gates if gate != GATE_TENURE_GANG)
+        return tuple(gate for gate in self.gates if gate != res.GATE_TENURE_GANG)
 
     @property
     def is_queued(self) -> bool:
         """Tell whether Kueue has no quota for it yet."""
-        return any(gate.startswith(GATES_KUEUE) for gate in self.gates)
+        return any(gate.startswith(res.GATES_KUEUE) for gate in self.gates)
 
 
 class Members:
@@ -219,4 +212,4 @@ def may_be_member(item: Object) -> bool:
     """Tell whether a Pod's labels or annotations may name a group or a gang: cheap."""
     metadata = item["metadata"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    return any(key in labels for key in MEMBER_LABELS) or ANNOTATION_GANG_NAME in annotations
+    return any(key in labels for key in MEMBER_LABELS) or res.ANNOTATION_GANG_NAME in annotations

@@ -7,6 +7,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from ledger.domain import resources as res
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare, level_percent
 from ledger.domain.dialects.names import OUR_DIALECT, Dialect
 from ledger.domain.dialects.registry import READERS, gpu_dialect_of, reader_of
@@ -23,16 +24,6 @@ from ledger.domain.log.unnamed import unnamed_cards
 from ledger.domain.nodes import NodeFacts, NodeTerms
 from ledger.domain.request import extended
 from ledger.domain.request.card_names import NVIDIA_DOMAIN, are_parts
-from ledger.domain.resources import (
-    GPU_NAMES,
-    NVIDIA_GPU,
-    TAINT_NOT_READY,
-    TAINT_OUT_OF_SERVICE,
-    TAINT_UNREACHABLE,
-    TAINT_UNSCHEDULABLE,
-    TYPE_GPU,
-    WHOLE_CARD_NAMES,
-)
 from ledger.domain.systems import NO_SYSTEMS, UNHEALTHY, Claimant, DeviceSystems
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node
@@ -50,10 +41,10 @@ DeviceId = tuple[str, str]
 
 _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
 _TAINTS_IN_WORDS: Final = {
-    TAINT_UNSCHEDULABLE: "cordoned",
-    TAINT_NOT_READY: "not ready",
-    TAINT_UNREACHABLE: "not ready",
-    TAINT_OUT_OF_SERVICE: "out of service",
+    res.TAINT_UNSCHEDULABLE: "cordoned",
+    res.TAINT_NOT_READY: "not ready",
+    res.TAINT_UNREACHABLE: "not ready",
+    res.TAINT_OUT_OF_SERVICE: "out of service",
 }
 _NOT_DESCRIBED: Final = RecordedNode(version=RecordedNode.newest_version)
 
@@ -109,7 +100,7 @@ class _NodeParts:
 
     def __post_init__(self) -> None:
         """Add the cards that a node's plugin knows and does not offer."""
-        known, offered = (of.get(NVIDIA_GPU, 0) for of in (self.systems.there(), self.offers))
+        known, offered = (of.get(res.NVIDIA_GPU, 0) for of in (self.systems.there(), self.offers))
         sick = known - offered
         if not self.is_plugged or sick <= 0:
             return
@@ -117,7 +108,11 @@ class _NodeParts:
         model, memory = next(((each.model, each.memory_bytes) for each in self.devices), ("", 0))
         cards = [
             DeviceRecord(
-                device_type=TYPE_GPU, minor=minor, device_id="", model=model, memory_bytes=memory
+                device_type=res.TYPE_GPU,
+                minor=minor,
+                device_id="",
+                model=model,
+                memory_bytes=memory,
             )
             for minor in range(first, first + sick)
         ]
@@ -345,18 +340,18 @@ def closed_at(changes: Iterable[HealthRow], at_us: int | None) -> dict[int, str]
     return closed
 
 
-def unplaced_of(event: PodObserved, device_type: str = TYPE_GPU) -> picture.Unplaced | None:
+def unplaced_of(event: PodObserved, device_type: str = res.TYPE_GPU) -> picture.Unplaced | None:
     """Return what a Pod holds of a type on devices that nobody can name; None for nothing."""
     if device_type not in event.unknown_types:
         return None
     asked = _gpus_asked(event)
     counted = event.counted.get(device_type, 0)
-    cards = unnamed_cards(event) if device_type == TYPE_GPU else max(1, counted)
-    wholes = sorted(name for name in asked if name in WHOLE_CARD_NAMES)
+    cards = unnamed_cards(event) if device_type == res.TYPE_GPU else max(1, counted)
+    wholes = sorted(name for name in asked if name in res.WHOLE_CARD_NAMES)
     amount, unit = cards, device_type
-    if device_type == TYPE_GPU and wholes:
+    if device_type == res.TYPE_GPU and wholes:
         unit = wholes[0]
-    elif device_type == TYPE_GPU and asked and not counted:
+    elif device_type == res.TYPE_GPU and asked and not counted:
         unit = min(asked)
         amount = asked[unit]
     return picture.Unplaced(
@@ -427,7 +422,7 @@ def _holder(
 
 def _gpus_asked(event: PodObserved) -> dict[str, int]:
     asked = extended.held(event.snapshot).items()
-    return {name: amount for name, amount in asked if amount and name in GPU_NAMES}
+    return {name: amount for name, amount in asked if amount and name in res.GPU_NAMES}
 
 
 # --- the picture ------------------------------------------------------------------------------
@@ -475,10 +470,10 @@ def _picture(
 
 def _node(part: _NodeParts, vocabulary: Vocabulary) -> picture.NodeNow:
     unplaced: dict[str, list[picture.Unplaced]] = {}
-    is_unread = is_of_register(NVIDIA_GPU, part.systems.unread)
+    is_unread = is_of_register(res.NVIDIA_GPU, part.systems.unread)
     for event in part.pods:
         for device_type in event.unknown_types:
-            if device_type == TYPE_GPU and (
+            if device_type == res.TYPE_GPU and (
                 is_unread or (part.is_plugged and _is_of_others(event))
             ):
                 continue
@@ -486,7 +481,9 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> picture.NodeNow:
             if found is not None:
                 unplaced.setdefault(device_type, []).append(found)
     likes: dict[tuple[str, str, int], list[DeviceRecord]] = {}
-    for device in sorted(part.devices, key=lambda each: (each.device_type != TYPE_GPU, each.key)):
+    for device in sorted(
+        part.devices, key=lambda each: (each.device_type != res.TYPE_GPU, each.key)
+    ):
         like = (device.device_type, device.model, device.memory_bytes)
         likes.setdefault(like, []).append(device)
     for device_type in unplaced:
@@ -499,10 +496,10 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> picture.NodeNow:
     groups = tuple(
         picture.group_of(
             device_type=device_type,
-            system=system if device_type == TYPE_GPU else device_type,
+            system=system if device_type == res.TYPE_GPU else device_type,
             model=model,
             memory_mib=memory_bytes // MIB or None,
-            mode=mode if device_type == TYPE_GPU else "shares",
+            mode=mode if device_type == res.TYPE_GPU else "shares",
             is_open=is_open and device_type not in clouded,
             devices=[_device(part, device) for device in devices],
             unplaced=unplaced.get(device_type, ()),
@@ -519,7 +516,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> picture.NodeNow:
     )
     if part.is_cut:
         groups = tuple(_at_least(group, part) for group in groups)
-    if part.is_plugged and not any(each.device_type == TYPE_GPU for each in groups):
+    if part.is_plugged and not any(each.device_type == res.TYPE_GPU for each in groups):
         groups = (*not_offered(part.labels), *groups)
     looked_at = {name for group in groups for name in group.units}
     not_looked_at = {
@@ -529,7 +526,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> picture.NodeNow:
         and extended.is_device(name, vocabulary)
         and (amount or part.asked[name])
     }
-    cards, sums, told = once([g for g in groups if g.device_type == TYPE_GPU], part.labels)
+    cards, sums, told = once([g for g in groups if g.device_type == res.TYPE_GPU], part.labels)
     if part.terms.pods_max is not None:
         left = max(0, part.terms.pods_max - part.places)
         cards = [replace(each, gettable=each.gettable.cut(left)) for each in cards]
@@ -539,7 +536,7 @@ def _node(part: _NodeParts, vocabulary: Vocabulary) -> picture.NodeNow:
         name=part.name,
         uid=part.uid,
         closed_because=part.closed_because,
-        groups=(*cards, *(group for group in groups if group.device_type != TYPE_GPU)),
+        groups=(*cards, *(group for group in groups if group.device_type != res.TYPE_GPU)),
         not_looked_at=not_looked_at | dict(dra_not_looked_at(part.systems, part.pods)),
         sums=open_ended(sums, not_looked_at, part.labels, cards),
     )
@@ -559,7 +556,7 @@ def _is_clouded(
         return True
     serves = part.dialects is None or any(reader_of(each).by_plugin for each in part.dialects)
     aligns = bool(part.terms.numa_policy or part.terms.honors_partitions)
-    by_number = device_type == TYPE_GPU and serves and not aligns
+    by_number = device_type == res.TYPE_GPU and serves and not aligns
     return bool(pods) and not (by_number and all(pod.is_counted for pod in pods))
 
 
@@ -590,7 +587,7 @@ def _plugged(
     """Return the groups with cards told from replicas and slices, and those of other vendors."""
     assert part.dialects is not None, part.name
     node = plugged(part.systems, part.labels, part.dialects, is_open=is_open, pods=part.pods)
-    whole = [group for group in groups if group.device_type == TYPE_GPU]
+    whole = [group for group in groups if group.device_type == res.TYPE_GPU]
     found = [] if node.is_alone else whole
     domains = {name.partition("/")[0] for name in node.names}
     domains |= {NVIDIA_DOMAIN} if node.is_alone else set()
@@ -598,7 +595,7 @@ def _plugged(
         some, told = plugin_groups(node, domain, whole if domain == NVIDIA_DOMAIN else ())
         found += some
         part.told += told
-    return (*found, *(group for group in groups if group.device_type != TYPE_GPU))
+    return (*found, *(group for group in groups if group.device_type != res.TYPE_GPU))
 
 
 def _device(part: _NodeParts, device: DeviceRecord) -> picture.DeviceNow:
@@ -634,7 +631,7 @@ def _system_of(part: _NodeParts) -> tuple[str, picture.Mode]:
     if part.dialects is None:
         return str(OUR_DIALECT), "shares"
     spoken = {event.dialect for event in part.pods if event.dialect}
-    withheld = {one.dialect for one in READERS if one.by_plugin and NVIDIA_GPU in part.offers}
+    withheld = {one.dialect for one in READERS if one.by_plugin and res.NVIDIA_GPU in part.offers}
     for served in (part.dialects, spoken, withheld):
         for reader in READERS:
             if reader.dialect in served:
@@ -691,8 +688,8 @@ def _contradicted(part: _NodeParts) -> Iterator[picture.Contradicted]:
         text = f"holds a device that node {part.name} does not list"
         yield picture.Contradicted(object=f"Pod {holder.path}", text=text)
     yield from (picture.Contradicted(object=f"Node {part.name}", text=text) for text in part.told)
-    cards = [device for device in part.devices if device.device_type == TYPE_GPU]
-    counted = sum(event.counted.get(TYPE_GPU, 0) for event in part.pods)
+    cards = [device for device in part.devices if device.device_type == res.TYPE_GPU]
+    counted = sum(event.counted.get(res.TYPE_GPU, 0) for event in part.pods)
     idle = sum(1 for device in cards if not part.held.get(device.key))
     in_parts = part.is_plugged and are_parts(part.labels, part.offers)
     if counted > idle and not in_parts:

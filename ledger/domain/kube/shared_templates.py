@@ -6,20 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ledger.domain import resources as res
 from ledger.domain.annotations.wire import amounts, an_object
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import named
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.request.requests import DeviceDemand
-from ledger.domain.resources import (
-    GPU_CORE,
-    GPU_MEMORY,
-    GPU_MEMORY_RATIO,
-    LABEL_GPU_MODEL,
-    LABEL_GPU_VENDOR,
-    TYPE_GPU,
-)
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 
 NVIDIA: Final = "nvidia"
@@ -69,7 +62,7 @@ def read_shared_templates(value: object) -> tuple[SharedTemplate, ...]:
 
 def kind_of_cards(labels: Mapping[str, str]) -> str:
     """Return what templates call the cards of a node with these labels."""
-    return f"{labels.get(LABEL_GPU_VENDOR) or NVIDIA}-{labels.get(LABEL_GPU_MODEL, '')}"
+    return f"{labels.get(res.LABEL_GPU_VENDOR) or NVIDIA}-{labels.get(res.LABEL_GPU_MODEL, '')}"
 
 
 def template_amounts(demand: DeviceDemand) -> Amounts:
@@ -80,12 +73,12 @@ def template_amounts(demand: DeviceDemand) -> Amounts:
     asks for more than core percent and memory.
     """
     shared = demand.memory_ratio_percent < WHOLE_PERCENT
-    if demand.device_type != TYPE_GPU or not demand.amounts or not shared:
+    if demand.device_type != res.TYPE_GPU or not demand.amounts or not shared:
         return ()
     own = {
-        GPU_CORE: demand.core_percent,
-        GPU_MEMORY: demand.memory_bytes,
-        GPU_MEMORY_RATIO: demand.memory_ratio_percent,
+        res.GPU_CORE: demand.core_percent,
+        res.GPU_MEMORY: demand.memory_bytes,
+        res.GPU_MEMORY_RATIO: demand.memory_ratio_percent,
     }
     asked = own | dict(demand.amounts)
     return tuple(sorted((name, amount) for name, amount in asked.items() if amount))

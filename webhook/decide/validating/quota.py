@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from ledger.domain import resources as res
 from ledger.domain.annotations.wire import a_quantity
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.object_fields import named
@@ -12,14 +13,6 @@ from ledger.domain.kube.pod_spec import Amounts, PodSpec
 from ledger.domain.quantity import Quantity
 from ledger.domain.request.rule_names import Rule
 from ledger.domain.request.rules import forbidden, of_rule
-from ledger.domain.resources import (
-    GPU,
-    GPU_CORE,
-    GPU_MEMORY_RATIO,
-    GPU_SHARED,
-    NVIDIA_GPU,
-    is_extended,
-)
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from webhook.decide import counting
 from webhook.decide.facts import NamespaceFacts
@@ -29,7 +22,7 @@ from webhook.decide.validating.findings import shown
 _HARD: Final = "spec.hard"
 _SOME: Final = "as much as you choose"  # memory has no number of cards
 _NATIVE: Final = "the API server counts no name under kubernetes.io/, so no quota can"
-_TRANSLATED: Final = (GPU_CORE, GPU_MEMORY_RATIO, GPU_SHARED, NVIDIA_GPU)
+_TRANSLATED: Final = (res.GPU_CORE, res.GPU_MEMORY_RATIO, res.GPU_SHARED, res.NVIDIA_GPU)
 
 
 def translated(hard: Amounts, domain: DomainSetting = DomainSetting.KEPT) -> dict[str, int]:
@@ -75,13 +68,13 @@ def translate_quota(
     items = named(spec.get("hard"), _HARD)
     hard: dict[str, Quantity] = {}
     for name, value in items.items():
-        if counting.resource_of(name) == NVIDIA_GPU:
+        if counting.resource_of(name) == res.NVIDIA_GPU:
             hard[name] = _whole(value, f"{_HARD}[{name}]")
         else:
             hard[name] = a_quantity(value, f"{_HARD}[{name}]")
     added = {name: str(amount) for name, amount in translated(hard, domain).items()}
     cards, claimed = (
-        counting.in_cards(hard, GPU_SHARED),
+        counting.in_cards(hard, res.GPU_SHARED),
         f"{device_class}{counting.CLAIMED_DEVICES}",
     )
     if device_class and cards is not None and claimed not in hard:
@@ -112,7 +105,7 @@ def check_claims_counted(spec: PodSpec, facts: NamespaceFacts) -> Iterator[Field
     for one in counting.uncounted_by_claims(spec, facts):
         first = next(name for name in one.container.requests if counting.is_card_name(name))
         counted = counting.card_names(one.quota.hard)[0]
-        cards = counting.in_cards(one.quota.hard, GPU_SHARED)
+        cards = counting.in_cards(one.quota.hard, res.GPU_SHARED)
         fact = (
             f"ResourceQuota {shown(one.quota.name)} counts {counted} but no claims, which cards are"
             f" given by here; add to its {_HARD}: <DeviceClass>{counting.CLAIMED_DEVICES}: "
@@ -128,13 +121,15 @@ def _fact(one: counting.Evaded, domain: DomainSetting) -> str:
     written = {one.container.written.get(name, name) for name in one.container.requests}
     if not one.missing:
         names = ", ".join(filter(counting.is_card_name, sorted(written)))
-        return f"{begin}, and {names} says no amount of that; ask for {GPU}"
+        return f"{begin}, and {names} says no amount of that; ask for {res.GPU}"
     names = ", ".join(one.missing)
     if not written.issuperset(one.missing):
         names += ", which it is rewritten to"
     hard = one.quota.hard
     sums = translated(hard, domain)
-    names_to_add = {f"{counting.REQUESTS}{name}": name for name in one.missing if is_extended(name)}
+    names_to_add = {
+        f"{counting.REQUESTS}{name}": name for name in one.missing if res.is_extended(name)
+    }
     added = {
         key: sums.get(key, counting.in_cards(hard, name)) for key, name in names_to_add.items()
     }
