@@ -328,7 +328,6 @@ def regrouped(
     units: Mapping[str, Units],
 ) -> CardGroup:
     """Return a group with other cards, or other Pods on cards that nobody can name."""
-    can_be_got = group.gettable != NONE
     return replace(
         group,
         devices=tuple(devices),
@@ -336,7 +335,7 @@ def regrouped(
         units=units,
         cards=exactly(len(devices)),
         free=free_of(devices, unplaced),
-        gettable=gettable_of(devices, unplaced) if can_be_got else NONE,
+        gettable=gettable_of(devices, unplaced) if group.gettable != NONE else NONE,
         held=None,
     )
 

@@ -191,13 +191,9 @@ def _model(node: Plugged, name: str) -> str:
     domain, _, what = name.partition("/")
     if domain == card_names.NVIDIA_DOMAIN:
         return card_names.product_of(node.labels)
-    labels = node.labels
-    return (
-        labels.get(f"{domain}/gpu.product-name", "")
-        or labels.get(f"{name}.product-name", "")
-        or labels.get(f"{domain}/product", "")
-        or ("" if what == TYPE_GPU else what)
-    )
+    told = (f"{domain}/gpu.product-name", f"{name}.product-name", f"{domain}/product")
+    model = next(filter(None, map(node.labels.get, told)), "")
+    return model or ("" if what == TYPE_GPU else what)
 
 
 def vendor_of(domain: str) -> str:
