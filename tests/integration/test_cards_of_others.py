@@ -276,10 +276,10 @@ def test_a_claim_for_a_pod_of_an_odd_uid_is_told(line: CommandLine, tmp_path: Pa
 
 
 def test_a_card_that_its_plugin_withholds_is_closed_and_there(line: CommandLine) -> None:
-    """The map shows eight ill cards, of which none is in the inventory."""
+    """The map shows eight closed cards, of which none is in the inventory."""
     simulated(line, "nvidia-plain-plugin-gone")
 
-    assert line.ask("who", "gpu-1").out.count("closed: unhealthy") == 8
+    assert line.ask("who", "gpu-1").out.count("closed: plugin gone") == 8
     for verb in ("who", "why"):
         told = line.ask(verb, "gpu-1/7")
         assert told.code == 0

@@ -301,8 +301,8 @@ def test_any_cluster_can_be_drawn(tenure: CommandLine, tmp_path: Path) -> None:
             id="three replicas on as many cards, or on one",
         ),
         pytest.param(
-            "hami-broken-register",
-            "hami-bad: no object tells of the cards that are held (ml/on-bad)",
+            "dra-without-slices",
+            "dra-1: no object tells of the cards that are held (ml/d)",
             id="cards that nobody can count",
         ),
     ],
