@@ -142,9 +142,9 @@ def _by_card(pod: PodRequest, body: Mapping[str, Any], nodes: Sequence[NodeFacts
     names = {name for name, _ in pod.extended}
     if VGPU_NUMBER in names:
         return VGPU_NUMBER
-    names = names.difference(*map(offers_of, nodes)) if is_placed_elsewhere(body) else set()
-    near = near_names(names, nodes, lambda *_: None, DEFAULT_VOCABULARY)
-    return "" if any(near) else min(names, default="")
+    rest = names.difference(*map(offers_of, nodes)) if is_placed_elsewhere(body) else set()
+    near = rest and near_names(names, nodes, lambda *_: None, DEFAULT_VOCABULARY)
+    return "" if any(near) else min(rest, default="")
 
 
 def _undecided(pods: Iterable[tuple[Document, Pod]]) -> Iterator[str]:

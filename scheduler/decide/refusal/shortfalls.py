@@ -13,7 +13,8 @@ import numpy as np
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.dialects.registry import gpu_dialect_of, reader_of
-from ledger.domain.request.card_names import MIG_STATE, SLICE
+from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.card_names import MIG_STATE, NVIDIA_DOMAIN, SLICE, number_in
 from ledger.domain.request.extended import held
 from ledger.domain.request.near_names import near_names
 from ledger.domain.request.requests import DeviceDemand, PodRequest
@@ -23,7 +24,6 @@ from scheduler.decide.nodes.arrays import BoolArray, IntArray, row_counts
 from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.node_arrays import NodeArrays
 
-_CUTTING: Final = frozenset({"pending", "rebooting"})
 OPENING: Final = "open "
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
@@ -228,8 +228,18 @@ def never(arrays: NodeArrays, request: PodRequest, among: BoolArray, where: str)
 
 def _there(arrays: NodeArrays, row: int, name: str) -> int:
     """Return how many a node has of a resource, those too which it does not offer now."""
-    systems = arrays.nodes[row].systems
-    return dict(systems.capacity).get(name, dict(systems.offers).get(name, 0))
+    node = arrays.nodes[row]
+    there, labels = node.systems.there(), node.labels
+    if name != NVIDIA_GPU or node.systems.cards or arrays.gpus.records[row]:
+        return there.get(name, 0)
+    if any(there[n] for n in there if n.startswith(NVIDIA_DOMAIN)) and not _is_being_cut(node):
+        return there.get(name, 0)  # else labels tell what its plugin will offer
+    told = number_in(labels, f"{name}.count") or labels.get(f"{name}.present") == "true"
+    return max(there.get(name, 0), int(told))
+
+
+def _is_being_cut(node: NodeFacts) -> bool:
+    return node.labels.get(MIG_STATE) in {"pending", "rebooting"}
 
 
 def _opens(arrays: NodeArrays, request: PodRequest, row: int) -> str:
@@ -237,9 +247,11 @@ def _opens(arrays: NodeArrays, request: PodRequest, row: int) -> str:
     node, asked = arrays.nodes[row], held(request.snapshot)
     if arrays.cpu_cap[row] < request.cpu_milli or arrays.memory_cap[row] < request.memory_bytes:
         return ""
-    cut, units = node.labels.get(MIG_STATE, ""), node.labels.get(LABEL_MIG_STRATEGY) == "single"
-    if cut in _CUTTING and any(SLICE.fullmatch(n) or (units and n == NVIDIA_GPU) for n in asked):
-        return f"{node.name} is being cut ({MIG_STATE}={cut})"
+    units = node.labels.get(LABEL_MIG_STRATEGY) == "single"
+    wholes = asked.get(NVIDIA_GPU, 0)
+    is_card = wholes and (units or wholes <= _there(arrays, row, NVIDIA_GPU))
+    if _is_being_cut(node) and (is_card or any(SLICE.fullmatch(n) for n in asked)):
+        return f"{node.name} is being cut ({MIG_STATE}={node.labels[MIG_STATE]})"
     if node.other_scheduler and not node.systems.cards:
         is_read = arrays.gpus.records[row] or not asked.keys() & dict(node.systems.offers).keys()
         return "" if is_read else f"what cards {node.name} has can't be read"
