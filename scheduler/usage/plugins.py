@@ -6,7 +6,7 @@ Rule: docs/contracts/device-plugins.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -107,6 +107,9 @@ def plugin_groups(
     label, count = card_names.count_in(node.labels, domain)
     plain = [name for name, cut in cuts.items() if cut == card_names.WHOLE_CARD]
     parts = [name for name in cuts if name not in plain]
+    chips = [name for name in plain if name.startswith(card_names.NEURON) and node.there(name)]
+    if chips:
+        plain, parts = [max(chips, key=node.there)], []
     wholes, told = sum(map(node.there, plain)), []
     units = [(cuts[name], node.there(name)) for name in parts]
     least, most = card_names.cards_of(units)
@@ -130,6 +133,8 @@ def plugin_groups(
     if label and not count:
         told.append(f"{label} is no number: {node.labels[label]}")
     groups = [*_whole(node, domain, plain, wholes, whole if is_sound else ())]
+    if chips:
+        groups = [_of_chips(node, groups[0], cuts)]
     if parts:
         groups.append(_in_parts(node, cuts, parts, picture.Many(least=least, most=most)))
     return tuple(groups), told
@@ -140,7 +145,7 @@ def not_offered(labels: Mapping[str, str]) -> Iterator[picture.CardGroup]:
     count = card_names.count_in(labels, card_names.NVIDIA_DOMAIN)[1]
     if not count and labels.get(f"{NVIDIA_GPU}.present") != "true":
         return
-    card = picture.DeviceNow(id="", minor=None, healthy=False, closed="not offered")
+    card = picture.DeviceNow(id="", minor=None, closed="not offered")
     group = picture.group_of(
         system=NVIDIA,
         model=card_names.product_of(labels),
@@ -149,7 +154,9 @@ def not_offered(labels: Mapping[str, str]) -> Iterator[picture.CardGroup]:
         is_open=False,
         is_inventoried=False,
     )
-    yield replace(group, cards=picture.Many(least=count or 1, most=count or None))
+    yield replace(
+        group, cards=picture.Many(least=count or 1, most=count or None), free=picture.NONE
+    )
 
 
 def _whole(
@@ -185,6 +192,29 @@ def _whole(
             unplaced=[*_holders(node, {name: None})],
             is_inventoried=False,
         )
+
+
+def _of_chips(node: Plugged, group: picture.CardGroup, names: Iterable[str]) -> picture.CardGroup:
+    """Return AWS's chips with the holders of every name: cores are on a chip, or on more."""
+    there, cores = len(group.devices), node.there(card_names.NEURON_CORE)
+    sizes = {
+        name: Fraction(cores or there, there) if name == card_names.NEURON_CORE else None
+        for name in names
+    }
+    asked = {name: _asked(node, name) for name in sizes}
+    least = ceil(sum(asked[name] / (size or Fraction(1)) for name, size in sizes.items()))
+    held = picture.Many(least=least, most=sum(asked.values())).cut(there)
+    good = sum(device.healthy for device in group.devices)
+    most = good - max(0, held.least - there + good)
+    free = picture.Many(least=max(0, good - (held.most or 0)), most=most)
+    return replace(
+        group,
+        units={name: _units(node, name) for name in names},
+        unplaced=tuple(_holders(node, sizes)),
+        held=held,
+        free=free,
+        gettable=free.cut(max(0, good - held.least)) if node.is_open else picture.NONE,
+    )
 
 
 def _model(node: Plugged, name: str) -> str:

@@ -22,6 +22,8 @@ from ledger.domain.systems import DeviceSystems
 SHARED: Final = f"{NVIDIA_GPU}.shared"
 """What replicas are called where they have a name of their own."""
 SLICE: Final = re.compile(r"nvidia\.com/mig-([0-9])g\.[0-9]+gb(?:\..*)?")
+NEURON: Final = "aws.amazon.com/neuron"
+NEURON_CORE: Final = f"{NEURON}core"
 PRODUCT: Final = f"{NVIDIA_GPU}.product"
 """The label by which GPU feature discovery says which cards a node has."""
 MIG_STATE: Final = "nvidia.com/mig.config.state"
@@ -29,14 +31,14 @@ MIG_STATE: Final = "nvidia.com/mig.config.state"
 SLICED_PRODUCT: Final = re.compile(r"-MIG-([0-9])g\.[0-9]+gb.*$")
 """What is behind the product where all of a node's units are slices of one kind."""
 CARD: Final = re.compile(
-    r"accelerator|ascend\d+[a-z]?\d*|dcu|gaudi\d*|gcu|gpu|i915|ipu|mlu\d*|neuron|neurondevice"
+    r"accelerator|ascend\d+[a-z]?\d*|dcu|gaudi\d*|gcu|gpu|i915|ipu|mlu\d*|neuron(?:core|device)?"
     r"|npu|ppu|tpu|xe|xpu",
     re.IGNORECASE,
 )
 """The resources of which one unit is one card, by what stands behind the vendor's domain."""
 _ACCELERATOR: Final = re.compile(
     r"(?:.*[^a-z])?(?:accelerator|ascend\d|[dt]cu|[gnptx]pu|mlu|v?cuda|grid|tesla|nvidia|gaudi"
-    r"|[gtv][a-z]\d{3})|.*[sv](?:gcu|gpu|npu|xpu|mlu).*",
+    r"|[gtv][a-z]\d{3}|qaic|rngd|warboy|atom|rebel|[np][13][05]0)|.*[qsv](?:gcu|gpu|npu|xpu|mlu).*",
     re.IGNORECASE,
 )
 """How resources that may be parts of cards begin or go on, behind the vendor's domain."""
@@ -125,7 +127,9 @@ def cut_of(name: str, labels: Mapping[str, str], units: int = 0) -> Cut | None:
         cores = 8 if found[1].startswith("310") else 32
         mine = min(cores, max(1, int(found[2])))
         return Cut(mode="slices", most=cores // mine, size=Fraction(mine, cores))
-    if not (CARD.fullmatch(what.removesuffix(".shared"))):
+    if name == NEURON_CORE:
+        return Cut(mode="slices", most=0)
+    if not CARD.fullmatch(what.removesuffix(".shared")):
         return None
     told = number_in(labels, f"{domain}/gpu.replicas")
     gke = {key.removeprefix(_GKE): labels[key] for key in labels if is_nvidia and _GKE in key}

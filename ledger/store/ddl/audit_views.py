@@ -225,11 +225,10 @@ _PLUGGED: Final = """(d.body LIKE '%"dialects":[]%' OR d.body LIKE '%"dialects":
 
 def is_card_name(name: str) -> str:
     """Return that a resource is one of cards, or of parts of them, but NVIDIA's whole ones."""
-    words = ("accelerator", "dcu", "gcu", "gpu", "i915", "ipu", "neuron", "neurondevice", "npu")
-    low = f"lower({name})"
-    bare = f"rtrim({low}, '0123456789')"
+    words = ("accelerator", "dcu", "gcu", "gpu", "i915", "ipu", "npu", "ppu", "tpu", "xe", "xpu")
+    bare = f"rtrim({(low := f'lower({name})')}, '0123456789')"
     vendors = (
-        *(f"{low} LIKE '%/{word}'" for word in (*words, "ppu", "tpu", "xe", "xpu")),
+        *(f"{low} LIKE '%/{word}'" for word in (*words, "neuron", "neuroncore", "neurondevice")),
         *(f"{bare} LIKE '%/{word}'" for word in ("gaudi", "mlu")),
         f"{low} LIKE '%/ascend_%' AND {low} NOT LIKE '%/ascend%-%'",
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ledger.domain.log.events import PodObserved
 from ledger.domain.request.requests import PodSnapshot
 from scheduler.usage.picture import CardGroup, Many, Units, exactly
-from scheduler.usage.plugins import Plugged, plugin_groups, vendor_of
+from scheduler.usage.plugins import Plugged, not_offered, plugin_groups, vendor_of
 
 GPU = "nvidia.com/gpu"
 SLICE = "nvidia.com/mig-1g.5gb"
@@ -179,6 +179,65 @@ def test_what_is_no_card_has_no_group(resource: str) -> None:
 def test_a_vendor_is_the_name_in_its_domain() -> None:
     """The last part but one; a domain of one part is it."""
     assert (vendor_of("gpu.intel.com"), vendor_of("rdma")) == ("intel", "rdma")
+
+
+NEURON = "aws.amazon.com/neuron"
+BY_NAME = {NEURON: 6, f"{NEURON}core": 12, f"{NEURON}device": 6}
+
+
+@pytest.mark.parametrize(
+    ("pods", "held", "free"),
+    [
+        ({}, exactly(0), exactly(6)),
+        ({"": 1}, exactly(1), exactly(5)),
+        ({"": 1, "device": 2}, exactly(3), exactly(3)),
+        ({"": 1, "core": 2}, Many(least=2, most=3), Many(least=3, most=4)),
+        ({"core": 12}, exactly(6), exactly(0)),
+    ],
+)
+def test_names_of_one_chip_are_one_card(pods: dict[str, int], held: Many, free: Many) -> None:
+    """Whichever name holds, the chip is held."""
+    found = [holder(f"p{part}", f"{NEURON}{part}", units) for part, units in pods.items()]
+
+    ((group,), _) = plugin_groups(plugged(BY_NAME, None, *found), "aws.amazon.com")
+
+    assert (group.cards, group.held, group.free, group.gettable) == (exactly(6), held, free, free)
+    assert {each.path for each in group.unplaced} == {f"ml/p{part}" for part in pods}
+    assert group.units.keys() == BY_NAME.keys()
+
+
+def test_an_ill_chip_is_closed_once() -> None:
+    """Five of six are left, whatever they are called."""
+    node = Plugged(
+        is_open=True,
+        offers={NEURON: 5, f"{NEURON}core": 10, f"{NEURON}device": 5},
+        capacity=BY_NAME,
+        pods=[holder("p", f"{NEURON}device", 1)],
+    )
+
+    ((group,), _) = plugin_groups(node, "aws.amazon.com")
+
+    assert (group.cards, group.free, group.gettable) == (
+        exactly(6),
+        Many(least=4, most=5),
+        exactly(4),
+    )
+    assert [card.closed for card in group.devices].count("unhealthy") == 1
+
+
+def test_cores_alone_are_on_some_chips() -> None:
+    """Nobody says how many cores a chip has."""
+    ((group,), _) = plugin_groups(plugged({f"{NEURON}core": 4}), "aws.amazon.com")
+
+    assert (group.cards, group.gettable) == (Many(least=1, most=4), exactly(0))
+
+
+def test_cards_that_are_not_offered_are_not_ill() -> None:
+    """The label tells of them; what their system says of their health is not known."""
+    (group,) = not_offered({"nvidia.com/gpu.count": "2"})
+
+    assert [(card.healthy, card.closed) for card in group.devices] == [(True, "not offered")] * 2
+    assert (group.free, group.gettable) == (exactly(0), exactly(0))
 
 
 def test_nothing_offered_is_no_group() -> None:
