@@ -31,14 +31,18 @@ def near_names(
     nodes: Sequence[NodeFacts],
     free: Callable[[int, str], int | None],
     vocabulary: Vocabulary,
+    times: Sequence[int] = (),
 ) -> Iterator[str]:
     """
     Yield which of these names nobody offers, each with what it was probably meant to be.
 
     Args:
         free: how many of a resource are free on the node of this number; None = not counted.
+        times: how many nodes each of these stands for; one by default.
     """
-    offered = Counter(name for node in nodes for name in offers_of(node))
+    times, offered = times or [1] * len(nodes), Counter[str]()
+    for node, number in zip(nodes, times, strict=True):
+        offered.update(dict.fromkeys(offers_of(node), number))
     products = [node.labels.get(PRODUCT, "") for node in nodes]
     for name in sorted(asked):
         known = name in vocabulary.device_names and gpu_dialect_of(name) is None
@@ -50,7 +54,7 @@ def near_names(
         if meant:
             left = [free(number, meant) for number in range(len(nodes))]
             numbers = [max(0, each) for each in left if each is not None]
-            there = f"{offered[meant]} of {len(nodes)} nodes offer it"
+            there = f"{offered[meant]} of {sum(times)} nodes offer it"
             amount = f", {sum(numbers)} free" if numbers else ""
             yield f"Insufficient {name}{NOBODY}; meant {meant}? {there}{amount}"
         elif any(name in words.resources for words in FOREIGN_WORDS):

@@ -8,16 +8,20 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
+from ledger.domain import resources as res
 from ledger.domain.annotations.wire import TRUE
+from ledger.domain.devices import GPU
 from ledger.domain.nodes import NodeFacts, Taint
+from ledger.domain.request.card_names import MIG_STATE, PRODUCT
 from ledger.domain.request.requests import MatchExpression, PlacementRules, Toleration
-from ledger.domain.resources import LABEL_TENURE_OWNED, TAINT_TENURE_OWNED, TAINT_UNSCHEDULABLE
 from scheduler.decide.nodes.arrays import BoolArray, IntArray, with_rows
 
 Kind = TypeVar("Kind", bound=Hashable)
 
 _SPARE_KINDS: Final = 64
 _BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+_TELLING: Final = tuple(f"{res.NVIDIA_GPU}.{each}" for each in ("count", "present"))
+_NAMED: Final = (MIG_STATE, res.LABEL_MIG_STRATEGY, PRODUCT, *_TELLING)
 _NAME_FIELD: Final = "metadata.name"
 
 
@@ -65,6 +69,14 @@ class Kinds(Generic[Kind]):
             self.distinct.append(kind)
             self.examples.append(node)
         return number
+
+
+def offers_kind(node: NodeFacts) -> Hashable:
+    """Return all by which a refusal tells what a node offers, will offer, or has of it."""
+    systems, named = node.systems, tuple(map(node.labels.get, _NAMED))
+    cards = bool(systems.cards), any(card.device_type == GPU for card in node.devices)
+    own = node.other_scheduler, node.dialects, node.by_claims, tuple(node.extended.items())
+    return systems.offers, systems.capacity, cards, named, own
 
 
 class LabelIndex:
@@ -172,7 +184,7 @@ def _whole(text: str | None) -> int | None:
 
 def is_kept_off(node: NodeFacts, tolerations: Sequence[Toleration]) -> bool:
     """Tell whether the node is cordoned and the Pod does not tolerate that."""
-    cordon = Taint(key=TAINT_UNSCHEDULABLE, value="", effect="NoSchedule")
+    cordon = Taint(key=res.TAINT_UNSCHEDULABLE, value="", effect="NoSchedule")
     return node.unschedulable and not tolerated(cordon, tolerations)
 
 
@@ -184,9 +196,9 @@ def is_owned(node: NodeFacts) -> bool:
     the label whoever tolerates everything.
     """
     fenced = any(
-        taint.key == TAINT_TENURE_OWNED and taint.effect in _BLOCKING for taint in node.taints
+        taint.key == res.TAINT_TENURE_OWNED and taint.effect in _BLOCKING for taint in node.taints
     )
-    return fenced and node.labels.get(LABEL_TENURE_OWNED) == TRUE
+    return fenced and node.labels.get(res.LABEL_TENURE_OWNED) == TRUE
 
 
 def has_other_scheduler(node: NodeFacts) -> bool:

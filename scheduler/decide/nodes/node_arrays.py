@@ -15,6 +15,7 @@ from ledger.domain.resources import CLAIMED_BY_CLASS
 from scheduler.decide.nodes.accounts import DeviceId, ListedCard, Machines, UniqueIds
 from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray, IntArray, with_rows
 from scheduler.decide.nodes.devices import DeviceArrays
+from scheduler.decide.nodes.labels import Kinds, offers_kind
 
 
 class NodeRows:
@@ -238,6 +239,7 @@ class NodeArrays:
         accounts: at [node], the node that what is held of its machine is counted on; another one
             than itself where the machine registered again, and then it grants nothing.
         log: which nodes changed.
+        offers: the nodes by what they are alike in for `offers_kind`.
         facts: which nodes came, went or are other than they were.
         everything: every node's index.
     """
@@ -265,6 +267,7 @@ class NodeArrays:
         self.gpus = self.devices[GPU]
         self._no_devices = DeviceArrays("", nodes)
         self.extended = ExtendedArrays(nodes)
+        self.offers = Kinds(self.nodes, offers_kind)
         self._mixed = {row for row in range(len(nodes)) if self._has_mixed_models(row)}
         self.without_devices = np.array([not node.devices for node in nodes], dtype=np.bool_)
         self.amplified = np.array([node.cpu_amplification > 1 for node in nodes], dtype=np.bool_)
@@ -342,6 +345,7 @@ class NodeArrays:
         for devices in (*self.devices.values(), self._no_devices):
             devices.put(row, node)
         self.extended.lay(row, node)
+        self.offers.put(row)
         self._mixed.discard(row)
         if self._has_mixed_models(row):
             self._mixed.add(row)

@@ -60,7 +60,8 @@ FAR: Final = (1 << 31) - 1
 _OF_DIALECTS: Final = {reason.text: reason for each in CHOOSERS for reason in each.search_reasons}
 _LOOKS_MAX: Final = 16
 """So many nodes are asked whether a remedy would help there."""
-_NEEDS_ROOM: Final = (*FREEING, "open ", "add ", "uncordon ", "tolerate ", "change the Pod's node ")
+_BARS: Final = ("uncordon ", "tolerate ", "change the Pod's node ")
+_NEEDS_ROOM: Final = (*FREEING, "open ", "add ", *_BARS)
 """Remedies that are in vain on a node which is too small."""
 
 _IN_CLUSTER: Final = "in this cluster"
@@ -135,7 +136,8 @@ class ReasonCounter:
                 by_name.setdefault(reason.name, (reason, []))[1].append(code)
         everywhere = _any_of(codes, used)  # rows of nodes that went are no nodes
         lacks = bool(used) and not (able & everywhere).any()
-        instead = not_offered_now(self._arrays, request, everywhere) if lacks else ""
+        admits = _any_of(codes, [c for c in used if not texts[c][0].remedy.startswith(_BARS)])
+        instead = not_offered_now(self._arrays, request, everywhere, admits) if lacks else ""
         found = [
             (*self._count(asked, reason, _any_of(codes, members), able, instead), reason.text)
             for reason, members in by_name.values()

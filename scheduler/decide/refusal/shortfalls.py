@@ -7,6 +7,7 @@ there that are closed now, for they may be opened.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from ledger.domain.request.near_names import near_names
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import GPU_MEMORY, LABEL_MIG_STRATEGY, NVIDIA_GPU
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
-from scheduler.decide.nodes.arrays import BoolArray, IntArray, row_counts
+from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray, IntArray, row_counts
 from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.node_arrays import NodeArrays
 
@@ -219,7 +220,7 @@ def never(arrays: NodeArrays, request: PodRequest, among: BoolArray, where: str)
         asked = size(request.memory_bytes)
         return f"no node {where} has {asked} memory; the most is {size_down(most)}"
     for name, amount in request.extended:
-        rows = np.flatnonzero(among).tolist()
+        rows = _alike(arrays, among)
         most = max(max(arrays.extended.cap(r, name), _there(arrays, r, name)) for r in rows)
         if most < amount:
             return f"no node {where} has {amount} {name}; {_at_most(most)}"
@@ -242,63 +243,76 @@ def _is_being_cut(node: NodeFacts) -> bool:
     return node.labels.get(MIG_STATE) in {"pending", "rebooting"}
 
 
-def _opens(arrays: NodeArrays, request: PodRequest, row: int) -> str:
+def _alike(arrays: NodeArrays, among: BoolArray) -> list[int]:
+    """Return the first of these nodes of each kind of `NodeArrays.offers`, in order."""
+    rows = np.flatnonzero(among)[::-1]
+    first: IntArray = np.full(len(arrays.offers.distinct), -1, dtype=np.int64)
+    first[arrays.offers.of[rows]] = rows  # of values for one place the last counts
+    return sorted(first[first >= 0].tolist())
+
+
+def _opens(arrays: NodeArrays, asked: Mapping[str, int], row: int) -> str:
     """Return what is closed of a node that may do once it is open, empty where nothing is."""
-    node, asked = arrays.nodes[row], held(request.snapshot)
-    if arrays.cpu_cap[row] < request.cpu_milli or arrays.memory_cap[row] < request.memory_bytes:
-        return ""
-    units = node.labels.get(LABEL_MIG_STRATEGY) == "single"
-    wholes = asked.get(NVIDIA_GPU, 0)
-    is_card = wholes and (units or wholes <= _there(arrays, row, NVIDIA_GPU))
+    node = arrays.nodes[row]
+    there = {name: _there(arrays, row, name) for name in asked}
+    units, wholes = node.labels.get(LABEL_MIG_STRATEGY) == "single", asked.get(NVIDIA_GPU, 0)
+    is_card = wholes and (units or wholes <= there[NVIDIA_GPU])
     if _is_being_cut(node) and (is_card or any(SLICE.fullmatch(n) for n in asked)):
         return f"{node.name} is being cut ({MIG_STATE}={node.labels[MIG_STATE]})"
-    if node.other_scheduler and not node.systems.cards:
-        is_read = arrays.gpus.records[row] or not asked.keys() & dict(node.systems.offers).keys()
-        return "" if is_read else f"what cards {node.name} has can't be read"
-    if not asked or any(n > _there(arrays, row, name) for name, n in asked.items()):
-        return ""
     offers = dict(node.systems.offers)
+    if node.other_scheduler and not node.systems.cards:
+        is_read = arrays.gpus.records[row] or not asked.keys() & offers.keys()
+        return "" if is_read else f"what cards {node.name} has can't be read"
+    if any(n > there[name] for name, n in asked.items()):
+        return ""
     ill = [
-        f"{n - offers.get(name, 0)} of {n} {name} of {node.name} unhealthy, or the plugin is gone"
-        for name, n in ((name, _there(arrays, row, name)) for name in asked)
-        if n > offers.get(name, 0)
+        f"{n} of {there[name]} {name} of {node.name} unhealthy, or the plugin is gone"
+        for name in asked
+        if (n := there[name] - offers.get(name, 0)) > 0
     ]
     return ", ".join(ill)
 
 
-def not_offered_now(arrays: NodeArrays, request: PodRequest, among: BoolArray) -> str:
-    """Return what of these nodes to wait for, or what was meant; empty where it is neither."""
-    rows = np.flatnonzero(among).tolist()
-    closed = next(filter(None, (_opens(arrays, request, row) for row in rows)), "")
+def not_offered_now(
+    arrays: NodeArrays, request: PodRequest, among: BoolArray, admits: BoolArray
+) -> str:
+    """Return what of those that admit the Pod to wait for, or what was meant; empty for neither."""
+    asked = held(request.snapshot)
+    large = (arrays.cpu_cap >= request.cpu_milli) & (arrays.memory_cap >= request.memory_bytes)
+    rows = _alike(arrays, admits & large)
+    closed = next(filter(None, (_opens(arrays, asked, row) for row in rows)), "")
     if closed:
         return f"wait until it is open: {closed}"
-    names = {*held(request.snapshot), *(name for name, _ in request.extended)}
-    free = lambda number, name: _free(arrays, rows[number], name)  # noqa: E731
-    nodes = [arrays.nodes[row] for row in rows]
-    return "; ".join(near_names(names, nodes, free, DEFAULT_VOCABULARY))
+    names, rows, of = {*asked, *dict(request.extended)}, _alike(arrays, among), arrays.offers.of
+    free = lambda number, name: _free(arrays, among & (of == of[rows[number]]), name)  # noqa: E731
+    times = np.bincount(of[among])[of[rows]].tolist()
+    kinds = [arrays.nodes[row] for row in rows]
+    return "; ".join(near_names(names, kinds, free, DEFAULT_VOCABULARY, times))
 
 
-def _free(arrays: NodeArrays, row: int, name: str) -> int | None:
-    """Return how many of a resource are free on a node; None where nobody counts it by number."""
-    node, gpus, dialect = arrays.nodes[row], arrays.gpus, gpu_dialect_of(name)
+def _free(arrays: NodeArrays, alike: BoolArray, name: str) -> int | None:
+    """Return how many of a resource are free on such nodes; None where no number counts it."""
+    gpus, dialect = arrays.gpus, gpu_dialect_of(name)
+    node = arrays.nodes[int(alike.argmax())]
     if node.extended.get(name) or dialect is None:
-        return arrays.extended.free(row, name)
+        rows = np.flatnonzero(alike)
+        return int(arrays.extended.times(((name, 1),), rows, UNLIMITED).sum())
     if dialect not in (node.dialects or (dialect,)):
         return None
     resource, unit = reader_of(dialect).sums.get(name, (name, 1))
     if resource == GPU_MEMORY:
-        return int((gpus.memory_free[row] * gpus.open[row]).clip(0).sum()) // unit
-    return int(gpus.whole[row]) if resource == NVIDIA_GPU else None
+        free = (gpus.memory_free[alike] * gpus.open[alike]).clip(0).sum(axis=1) // unit
+        return int(free.sum())
+    return int(gpus.whole[alike].clip(0).sum()) if resource == NVIDIA_GPU else None
 
 
 def _too_few_cards(arrays: NodeArrays, demand: DeviceDemand, among: BoolArray, where: str) -> str:
     kind = demand.device_type.upper()
     devices = arrays.devices_of(demand.device_type)
-    nodes = [(row, arrays.nodes[row]) for row in np.flatnonzero(among).tolist()]
     there = [
         _there(arrays, row, NVIDIA_GPU)
-        for row, node in nodes
-        if demand.device_type == GPU and not node.other_scheduler  # whose units are no cards
+        for row in _alike(arrays, among)
+        if demand.device_type == GPU and not arrays.nodes[row].other_scheduler  # units, no cards
     ]
     present = max(_most(row_counts(devices.present), among), *there, 0)
     if present < demand.count:
