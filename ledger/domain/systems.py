@@ -18,7 +18,9 @@ from ledger.domain.devices import DeviceRecord
 DRA: Final = "dra"
 VOLCANO: Final = "volcano"
 UNHEALTHY: Final = "unhealthy"
-"""Why a card is closed that whoever lists it calls unhealthy."""
+CORDONED: Final = "cordoned"
+IN_MIG_MODE: Final = "MIG mode"
+"""Why a card is closed, as whoever lists it has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from ledger.domain.annotations.kai import RESERVED, PartAsked, groups_of, keeps_
 from ledger.domain.annotations.wire import is_number
 from ledger.domain.kube.object_fields import section, text_in
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.card_names import MEMORY_LABEL, number_in
 from ledger.domain.resources import TYPE_GPU
 from scheduler.cluster.documents import Document
 
@@ -86,8 +87,8 @@ def _share(
     """Return what a Pod has of a card; all of it where nobody can say how much."""
     if card is None or keeps_a_place(pod.name):
         return None if card is None else whole_share(card, ())
-    asked, text = part_of(pod.body), labels.get("nvidia.com/gpu.memory", "")
-    total = card.memory_bytes or (int(text) << 20 if is_number(text) else 0)
+    asked = part_of(pod.body)
+    total = card.memory_bytes or number_in(labels, MEMORY_LABEL) << 20
     memory, ratio = total, devices.WHOLE_PERCENT
     if asked is not None and (asked.fraction or asked.memory_mib):
         memory = asked.memory_mib << 20 or int(asked.fraction * total)

@@ -22,7 +22,7 @@ from ledger.domain.log.recorded_request import recorded_request, request_digest
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest, group_name
-from ledger.domain.resources import UNHEALTHY_GPU_NAMESPACE, UNHEALTHY_GPU_PREFIX
+from ledger.domain.resources import TYPE_GPU, UNHEALTHY_GPU_NAMESPACE, UNHEALTHY_GPU_PREFIX
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.claimed import holders_of_own
 from scheduler.cluster.claims import Dra, Given, given_by_claims, with_claims
@@ -139,13 +139,15 @@ def _by_kai(event: PodObserved, found: Found | None, nodes: Mapping[str, NodeFac
     if found is None:
         return event
     models = {device.key: device.model for device in nodes[event.node_name].devices}
+    others = [share for share in event.shares if share.device_type != TYPE_GPU]
+    shares = tuple(sorted((*found.shares, *others), key=lambda share: share.key))
     return structs.replace(
         event,
         source=found.source,
-        shares=found.shares,
-        device_models=tuple(models[share.key] for share in found.shares),
-        unknown_types=tuple(sorted(found.lost_types)),
-        counted={},
+        shares=shares,
+        device_models=tuple(models.get(share.key, "") for share in shares),
+        unknown_types=tuple(sorted({*event.unknown_types} - {TYPE_GPU} | found.lost_types)),
+        counted={name: event.counted[name] for name in event.counted if name != TYPE_GPU},
     )
 
 

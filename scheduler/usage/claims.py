@@ -226,7 +226,7 @@ def register_groups(
         registers.setdefault((VOLCANO, ""), [])
     for key, listed in registers.items():
         named = {name for name in (*there, *asked) if is_of_register(name, [key])}
-        names = sorted(named, key=lambda name: (name != VGPU_NUMBER, name not in there, len(name)))
+        names = sorted(named, key=lambda name: _rank(name, is_there=name in there))
         is_unread = key in systems.unread
         cards = [*listed, *(_lost(key, pods) if is_unread else ())]
         known = {card.key for card in cards}
@@ -265,6 +265,12 @@ def register_groups(
             yield _unread(group, names, there, labels) if is_unread else group
 
 
+def _rank(name: str, *, is_there: bool) -> tuple[bool, bool, bool, int, str]:
+    """Return what resources sort by: one that counts cards is before amounts of them."""
+    is_amount = any(word in name.partition("/")[2].lower() for word in ("core", "mem", "percent"))
+    return name != VGPU_NUMBER, is_amount, not is_there, len(name), name
+
+
 def _lost(key: tuple[str, str], pods: Sequence[PodObserved]) -> Iterator[SystemCard]:
     """Yield the cards of a register that can't be read which Pods' annotations name."""
     parts = {part.card for pod in pods for part in pod.parts if (part.system, part.driver) == key}
@@ -279,7 +285,7 @@ def _unread(
     count = count_in(labels, domain)[1]
     units = there.get(names[0], 0) if names else 0
     least = max(count or min(1, units), len(group.devices))
-    most = max(least, count or units)
+    most = max(least, count or units) if count or units else None
     return replace(
         group,
         model=group.model or (product_of(labels) if domain == NVIDIA_DOMAIN else ""),
@@ -287,7 +293,7 @@ def _unread(
         cards=Many(least=least, most=most),
         free=Many(
             least=max(0, least - len(group.devices) - len(group.unplaced)),
-            most=most - (len(group.devices) or bool(group.unplaced)),
+            most=None if most is None else most - (len(group.devices) or bool(group.unplaced)),
         ),
         gettable=NONE,
     )

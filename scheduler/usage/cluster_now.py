@@ -24,7 +24,7 @@ from ledger.domain.log.unnamed import unnamed_cards
 from ledger.domain.nodes import NodeFacts, NodeTerms
 from ledger.domain.request import extended
 from ledger.domain.request.card_names import NVIDIA_DOMAIN, are_parts
-from ledger.domain.systems import NO_SYSTEMS, UNHEALTHY, Claimant, DeviceSystems
+from ledger.domain.systems import CORDONED, NO_SYSTEMS, UNHEALTHY, Claimant, DeviceSystems
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY, Vocabulary
 from ledger.store.reading.report_rows import Device, HealthRow, HolderRow, Node
 from scheduler.usage import picture
@@ -41,7 +41,7 @@ DeviceId = tuple[str, str]
 
 _CLOSING: Final = frozenset({"NoSchedule", "NoExecute"})
 _TAINTS_IN_WORDS: Final = {
-    res.TAINT_UNSCHEDULABLE: "cordoned",
+    res.TAINT_UNSCHEDULABLE: CORDONED,
     res.TAINT_NOT_READY: "not ready",
     res.TAINT_UNREACHABLE: "not ready",
     res.TAINT_OUT_OF_SERVICE: "out of service",
@@ -137,7 +137,7 @@ class _NodeParts:
         """Return why no Pod that tolerates nothing gets there; empty where one may."""
         words = dict.fromkeys([picture.LOST] if self.lost else [])
         if self.terms.unschedulable:
-            words["cordoned"] = None
+            words[CORDONED] = None
         for taint in self.terms.taints:
             if taint.effect in _CLOSING or taint.key in _TAINTS_IN_WORDS:
                 value = f"={taint.value}" if taint.value else ""
@@ -451,9 +451,12 @@ def _picture(
             part.asked.update(extended.held(pod.snapshot))
     _close_claimed(parts)
     registered = sorted(parts, key=lambda part: part.terms.created)
+    nodes = tuple(_node(part, vocabulary) for part in parts)
+    doubles = [double for node in nodes for double in picture.whole_beside_others(node)]
+    doubles += (double for part in parts for double in _doubles(part))
     return picture.Picture(
-        nodes=tuple(_node(part, vocabulary) for part in parts),
-        double=tuple(double for part in parts for double in _doubles(part)),
+        nodes=nodes,
+        double=tuple({(one.node, one.id, one.minor): one for one in doubles}.values()),
         contradictions=(
             *_faults(pods, parts),
             *left_out,

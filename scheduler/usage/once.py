@@ -74,15 +74,24 @@ def _by_id(groups: Sequence[CardGroup]) -> tuple[list[CardGroup], list[str]]:
         devices = []
         for card in group.devices:
             same = left.pop(card.id, None)
-            holders = tuple(who for _, one in same or () for who in one.holders)
             if same or card.id not in twice:
-                devices.append(replace(card, holders=holders) if same else card)
+                devices.append(_merge([one for _, one in same]) if same else card)
         merged.append(regrouped(group, devices, group.unplaced, group.units))
     told = [
         f"{' and '.join(system for system, _ in same)} offer one card: {key}"
         for key, same in twice.items()
     ]
     return [group for group in merged if group.devices or group.unplaced], told
+
+
+def _merge(same: Sequence[DeviceNow]) -> DeviceNow:
+    """Return the first of one card's with all its holders, as bad as any of them is."""
+    return replace(
+        same[0],
+        healthy=all(one.healthy for one in same),
+        closed=next((one.closed for one in same if one.closed), None),
+        holders=tuple(who for one in same for who in one.holders),
+    )
 
 
 def open_ended(

@@ -126,7 +126,8 @@ def plugin_groups(
             if all(not cut.size for cut, _ in units):
                 least, most = min(least, rest), max(most, rest)
             wholes = min(wholes, max(0, count - least))
-            most = min(most, max(least, count - wholes))
+            if any(cut.size for cut, _ in units):
+                most = min(most, max(least, count - wholes))
     elif count and count != wholes and plain:
         told.append(against)
     is_sound = wholes == sum(map(node.there, plain)) and not is_by_model
@@ -149,7 +150,7 @@ def not_offered(labels: Mapping[str, str]) -> Iterator[picture.CardGroup]:
     group = picture.group_of(
         system=NVIDIA,
         model=card_names.product_of(labels),
-        memory_mib=card_names.number_in(labels, f"{NVIDIA_GPU}.memory") or None,
+        memory_mib=card_names.number_in(labels, card_names.MEMORY_LABEL) or None,
         devices=[card] * (count or 1),
         is_open=False,
         is_inventoried=False,
@@ -165,7 +166,7 @@ def _whole(
     """Yield the cards of which one unit is one; fewer where others of the vendor need some."""
     if known:
         model = card_names.product_of(node.labels, cards)
-        memory = (model and card_names.number_in(node.labels, f"{NVIDIA_GPU}.memory")) or None
+        memory = (model and card_names.number_in(node.labels, card_names.MEMORY_LABEL)) or None
         for each in known:
             yield replace(
                 each,
@@ -248,7 +249,7 @@ def _in_parts(
         for name, cut in cuts.items()
         if name in names
     }
-    memory = card_names.number_in(node.labels, f"{NVIDIA_GPU}.memory") or None
+    memory = card_names.number_in(node.labels, card_names.MEMORY_LABEL) or None
     is_single = any(cuts[name].size and name == NVIDIA_GPU for name in names)
     domain = names[0].partition("/")[0]
     return picture.CardGroup(

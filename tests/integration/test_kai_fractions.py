@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import CommandLine, dumped
-from tests.support.objects import Object, container, node, pod
+from tests.support.objects import Object, container, device, gpu_device, node, pod
 
 pytestmark = pytest.mark.integration
 UUIDS = ("GPU-11111111-0000-0000-0000-000000000000", "GPU-22222222-0000-0000-0000-000000000000")
@@ -166,3 +166,18 @@ def test_a_fraction_that_waits_is_not_decided(line: CommandLine) -> None:
     assert "not decided: metadata.annotations[gpu-memory]" in why
     assert "asks for 4000 MiB of a GPU" in why
     assert {each["name"]: each["node"] for each in told} == {"w": None, "p": "n"}
+
+
+def test_a_fraction_leaves_other_devices_of_its_pod_alone(line: CommandLine) -> None:
+    """RDMA that Koordinator gave is held beside a part of a card."""
+    both = user("both", "a", gpu_fraction="0.5")
+    rdma = [{"minor": 0, "resources": {"koordinator.sh/rdma": "50"}}]
+    both["metadata"]["annotations"]["scheduling.koordinator.sh/device-allocated"] = json.dumps(
+        {"rdma": rdma}
+    )
+    port = {"id": "mlx5_0", "minor": 0, "health": True, "resources": {"koordinator.sh/rdma": "100"}}
+    given = device(gpu_device(0, id=UUIDS[0]), {"type": "rdma", **port}, name="n")
+
+    found = holders(line, cards(1), given, keeper("a", UUIDS[0]), both)
+
+    assert found == [(UUIDS[0], [("both", 12288)]), ("mlx5_0", [("both", None)])]

@@ -26,6 +26,8 @@ NEURON: Final = "aws.amazon.com/neuron"
 NEURON_CORE: Final = f"{NEURON}core"
 PRODUCT: Final = f"{NVIDIA_GPU}.product"
 """The label by which GPU feature discovery says which cards a node has."""
+MEMORY_LABEL: Final = f"{NVIDIA_GPU}.memory"
+"""The label by which GPU feature discovery says how many MiB each card has."""
 MIG_STATE: Final = "nvidia.com/mig.config.state"
 """The label by which NVIDIA's MIG manager says how far it is with cutting a node's cards."""
 SLICED_PRODUCT: Final = re.compile(r"-MIG-([0-9])g\.[0-9]+gb.*$")
@@ -38,7 +40,7 @@ CARD: Final = re.compile(
 """The resources of which one unit is one card, by what stands behind the vendor's domain."""
 _ACCELERATOR: Final = re.compile(
     r"(?:.*[^a-z])?(?:accelerator|ascend\d|[dt]cu|[gnptx]pu|mlu|v?cuda|grid|tesla|nvidia|gaudi"
-    r"|[gtv][a-z]\d{3}|qaic|rngd|warboy|atom|rebel|[np][13][05]0)|.*[qsv](?:gcu|gpu|npu|xpu|mlu).*",
+    r"|(?:g[a-z]|tu|ad)\d{3}|qaic|rngd|warboy|atom|rebel|[np][13][05]0)|.*[qsv](?:gcu|gpu|npu|xpu|mlu).*",
     re.IGNORECASE,
 )
 """How resources that may be parts of cards begin or go on, behind the vendor's domain."""

@@ -20,11 +20,13 @@ from ledger.domain.request.extended import held
 from ledger.domain.request.near_names import near_names
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import GPU_MEMORY, LABEL_MIG_STRATEGY, NVIDIA_GPU
+from ledger.domain.systems import CORDONED, IN_MIG_MODE, UNHEALTHY
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray, IntArray, row_counts
 from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.node_arrays import NodeArrays
 
+_ILL: Final = f"{UNHEALTHY} or {CORDONED}"
 OPENING: Final = "open "
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
@@ -103,7 +105,7 @@ def explain_closed(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Expla
         if not devices.open.item(node, column)
     ]
     ill = [record for record in shut if not record.healthy]
-    whys = {"MIG mode" if "mig" in one.labels.values() else "unhealthy or cordoned" for one in ill}
+    whys = {IN_MIG_MODE if "mig" in one.labels.values() else _ILL for one in ill}
     closed = f"{demand.device_type.upper()} {', '.join(str(record.minor) for record in shut)}"
     detail = f"{closed} closed" + (f": {', '.join(sorted(whys))}" if whys else "")
     return detail, f"{OPENING}{closed} of {arrays.nodes[node].name}"

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import structs
 
-from ledger.domain import resources
+from ledger.domain import resources, systems
 from ledger.domain.adopted.cards import Asker, Found, Part, collect, part_share, unreadable
 from ledger.domain.annotations.volcano_vgpu import decode_vgpu_given
 from ledger.domain.annotations.wire import annotation_path
@@ -30,8 +30,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import DialectReader, GpuAsked, Listed, Quantities
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import APP, INIT, ContainerSpec, PodSpec
-from ledger.domain.request.card_names import NVIDIA_CARDS, number_in
-from ledger.domain.systems import UNHEALTHY, DeviceSystems, SystemCard, SystemPart
+from ledger.domain.request.card_names import MEMORY_LABEL, NVIDIA_CARDS, number_in
 
 SOURCE: Final = "vgpu-devices-allocated"
 _CORDON: Final = annotation_path(words.CORDON)
@@ -261,13 +260,13 @@ def registered(
     )
 
 
-def others_registered(annotations: Mapping[str, str]) -> DeviceSystems:
+def others_registered(annotations: Mapping[str, str]) -> systems.DeviceSystems:
     """
     Return the cards of other vendors that a Node's annotations list.
 
     Rule: docs/contracts/hami.md 4, Other vendors.
     """
-    cards: list[SystemCard] = []
+    cards: list[systems.SystemCard] = []
     unread = []
     for key in sorted(annotations):
         told = _OTHER_REGISTER.fullmatch(key)
@@ -281,7 +280,7 @@ def others_registered(annotations: Mapping[str, str]) -> DeviceSystems:
             continue
         cordoned = _cordoned(annotations)
         cards += (
-            SystemCard(
+            systems.SystemCard(
                 system=str(Dialect.HAMI),
                 key=card.device_id,
                 driver=vendor,
@@ -294,17 +293,17 @@ def others_registered(annotations: Mapping[str, str]) -> DeviceSystems:
             )
             for minor, card in _numbered(found)
         )
-    return DeviceSystems(cards=tuple(cards), unread=tuple(unread))
+    return systems.DeviceSystems(cards=tuple(cards), unread=tuple(unread))
 
 
 def given_of_others(
-    annotations: Mapping[str, str], systems: DeviceSystems
-) -> tuple[SystemPart, ...]:
+    annotations: Mapping[str, str], listed: systems.DeviceSystems
+) -> tuple[systems.SystemPart, ...]:
     """Return the parts of cards that a Pod's annotations name, of such as no inventory has."""
     hami = str(Dialect.HAMI)
-    in_cores = {card.key: card.mode == "slices" for card in systems.cards if card.system == hami}
-    unread = [name for system, name in systems.unread if system == hami]
-    found: list[SystemPart] = []
+    in_cores = {card.key: card.mode == "slices" for card in listed.cards if card.system == hami}
+    unread = [name for system, name in listed.unread if system == hami]
+    found: list[systems.SystemPart] = []
     for key in sorted(annotations) if in_cores or unread else ():
         if not _OTHER_GIVEN.fullmatch(key):
             continue
@@ -328,7 +327,7 @@ def beside_device(
     """
     known = {one.device_id for one in devices if one.device_type == resources.TYPE_GPU}
     cordoned = _cordoned(annotations)
-    closed = dict.fromkeys(cordoned, (_CORDON, "cordoned"))
+    closed = dict.fromkeys(cordoned, (_CORDON, systems.CORDONED))
     warnings = [f"{_CORDON}: no such card: {one}" for one in sorted(cordoned - known)]
     path = annotation_path(words.REGISTER)
     try:
@@ -348,7 +347,7 @@ def beside_device(
 def _size_mib(cards: Sequence[RegisteredCard], labels: Mapping[str, str]) -> int:
     """Return how large each card is by a node's label, which is of one model; else no bound."""
     is_told = len({card.model for card in cards}) == 1
-    return (is_told and number_in(labels, words.SIZE)) or NUMBER_MAX
+    return (is_told and number_in(labels, MEMORY_LABEL)) or NUMBER_MAX
 
 
 def _is_gone(annotations: Mapping[str, str], quantities: Quantities) -> bool:
@@ -370,11 +369,11 @@ def _cordoned(annotations: Mapping[str, str]) -> frozenset[str]:
 def _closed(card: RegisteredCard, cordoned: Container[str]) -> str:
     """Return why a card takes no Pods, empty where it does."""
     if not card.healthy:
-        return UNHEALTHY
+        return systems.UNHEALTHY
     if card.device_id in cordoned:
-        return "cordoned"
+        return systems.CORDONED
     if card.mode == MIG_MODE:
-        return "MIG mode"
+        return systems.IN_MIG_MODE
     return "" if card.memory_mib else "no memory told"
 
 

@@ -35,8 +35,6 @@ NODE: Final = "hami.io/vgpu-node"
 
 REGISTER: Final = "hami.io/node-nvidia-register"
 CORDON: Final = "hami.io/device-cordon"
-SIZE: Final = "nvidia.com/gpu.memory"
-"""The label by which GPU feature discovery says how many MiB each card has."""
 HANDSHAKE: Final = "hami.io/node-handshake"
 DELETED: Final = "Deleted_"
 """How a handshake begins whose device plugin did not answer."""

@@ -142,6 +142,10 @@ def test_whole_cards_beside_slices_that_need_them_all_are_doubtful() -> None:
         ("rdma/hca_shared_devices_a", False),
         ("smarter-devices/fuse", False),
         ("xilinx.com/fpga-xilinx_u200", False),
+        ("nvidia.com/GA102GL_A10", True),
+        ("nvidia.com/AD102GL_L40S", True),
+        ("openshift.io/tx200", False),
+        ("openshift.io/vf100", False),
     ],
 )
 def test_what_nobody_reads_may_be_cards(name: str, *, is_card: bool) -> None:

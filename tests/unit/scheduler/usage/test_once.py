@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from scheduler.usage.once import once, open_ended
 from scheduler.usage.picture import (
     CardGroup,
     DeviceNow,
     HolderNow,
     Many,
+    NodeNow,
     Sums,
     Units,
     Unplaced,
     exactly,
     group_of,
+    whole_beside_others,
 )
 from scheduler.usage.plugins import Plugged, plugin_groups
 
@@ -121,3 +125,38 @@ def test_places_for_pods_cut_what_can_be_got() -> None:
         (Many(least=1, most=None), 0, exactly(0)),
     ]
     assert [many.cut(places) for many, places, _ in cut] == [right for _, _, right in cut]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_id_is_as_bad_as_any_system_has_it(*, is_first: bool) -> None:
+    """Whichever of the two lists it first."""
+    ill = DeviceNow(id="GPU-a", minor=0, healthy=False, closed="unhealthy")
+    volcano = group_of(system="volcano", devices=[ill], is_open=True, is_inventoried=False)
+    both = [named("dra", "GPU-a"), volcano]
+
+    (group,), sums, _ = once(both if is_first else both[::-1], {})
+
+    assert [(card.healthy, card.closed) for card in group.devices] == [(False, "unhealthy")]
+    assert (sums.free, sums.gettable) == (exactly(0), exactly(0))
+
+
+@pytest.mark.parametrize(
+    ("shares", "is_double"),
+    [
+        pytest.param([("a", True), ("b", False)], True, id="whole beside a part"),
+        pytest.param([("a", False), ("b", False)], False, id="two parts"),
+        pytest.param([("a", True), ("a", True)], False, id="one Pod by two systems"),
+        pytest.param([("a", True)], False, id="alone"),
+    ],
+)
+def test_a_card_held_whole_beside_others_is_a_double(
+    shares: list[tuple[str, bool]], *, is_double: bool
+) -> None:
+    """Whichever systems gave it."""
+    holders = tuple(HolderNow(namespace="ml", name=n, uid=n, whole=w) for n, w in shares)
+    device = DeviceNow(id="GPU-a", minor=0, holders=holders)
+    cards = group_of(system="dra", devices=[device], is_open=True, is_inventoried=False)
+
+    found = [each.holders for each in whole_beside_others(NodeNow(name="n", groups=(cards,)))]
+
+    assert found == ([("ml/a", "ml/b")] if is_double else [])

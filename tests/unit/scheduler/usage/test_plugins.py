@@ -243,3 +243,12 @@ def test_cards_that_are_not_offered_are_not_ill() -> None:
 def test_nothing_offered_is_no_group() -> None:
     """A node without GPUs has none."""
     assert nvidia(plugged({})) == ()
+
+
+def test_replicas_against_the_count_are_a_range() -> None:
+    """Also where the label is below what the units need, and the product says that they share."""
+    labels = {"gpu.count": "2", "gpu.replicas": "4", "gpu.product": "A10-SHARED"}
+
+    (group,) = nvidia(plugged({GPU: 12}, labels))
+
+    assert group.cards == Many(least=2, most=3)

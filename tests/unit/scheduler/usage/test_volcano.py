@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import permutations
+
 import pytest
 
 from ledger.domain.adopted.pods import adopt
@@ -119,3 +122,42 @@ def test_an_ill_card_is_neither_free_nor_to_be_had() -> None:
 
     assert (found.cards, found.free, found.gettable) == (exactly(1), exactly(0), exactly(0))
     assert (found.devices[0].healthy, found.mode) == (False, "shares")
+
+
+def test_what_counts_cards_names_a_register_whatever_the_order_of_its_names() -> None:
+    """Of Hygon's names two are of one length; amounts of memory are no cards."""
+    names = {"hygon.com/dcunum": "16", "hygon.com/dcumem": "262144", "hygon.com/dcucores": "400"}
+    body = node("n", allocatable=names, annotations={"hami.io/node-dcu-register": "garbage"})
+    asks = container(limits={"hygon.com/dcunum": 1, "hygon.com/dcumem": 2000})
+    facts, _ = decode_node(body)
+    held = adopt(pod(asks, name="p", uid="p"), facts)
+    event = PodObserved(
+        pod_uid="p",
+        attempt=1,
+        namespace="ml",
+        pod_name="p",
+        node_uid="n",
+        node_name="n",
+        source="",
+        snapshot=held.snapshot,
+    )
+
+    for key in permutations(names):
+        offers = tuple((name, int(names[name])) for name in key)
+        systems = replace(facts.systems, offers=offers, capacity=offers)
+        (found,) = register_groups(systems, [event], {}, is_open=True)
+        assert [*found.units] == ["hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"]
+        assert [(each.amount, each.unit) for each in found.unplaced] == [(1, "hygon.com/dcunum")]
+        assert found.cards == Many(least=1, most=16)
+
+
+@pytest.mark.parametrize(
+    "key", ["hami.io/node-nvidia-register", "hami.io/node-register-Ascend910B"]
+)
+def test_a_register_of_which_nothing_is_known_has_any_number_of_cards(key: str) -> None:
+    """It can't be read, no label counts, and the node offers nothing: no exact 0."""
+    facts, _ = decode_node(node("n", annotations={key: "garbage"}))
+    (found,) = register_groups(facts.systems, [], {}, is_open=True)
+
+    assert (found.cards, found.free) == (Many(least=0, most=None), Many(least=0, most=None))
+    assert found.gettable == exactly(0)
