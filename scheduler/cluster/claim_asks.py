@@ -22,11 +22,11 @@ from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.extended import held
 from ledger.domain.request.requests import PodRequest
+from ledger.domain.request.rules import NOT_DECIDED
 from ledger.domain.resources import CLAIMED_BY_CLASS
 from ledger.domain.typed import read
 from scheduler.cluster.claimed import DRIVERS, READ, holders_of_own, seen_in
 from scheduler.cluster.claims import Dra
-from scheduler.cluster.constraints import NOT_DECIDED
 from scheduler.cluster.documents import Document, Documents, is_ended, node_of
 from scheduler.cluster.dra import dra_of, is_of_dra, with_rules
 from scheduler.cluster.model import Pod

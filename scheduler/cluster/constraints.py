@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ledger.domain.errors import FieldError
 from ledger.domain.kube.object_fields import found_in, items_in, section
-from ledger.domain.request.rules import forbidden
+from ledger.domain.request.rules import forbidden, undecided
 from ledger.domain.resources import GATE_TENURE_GANG, SCHEDULER_NAME
 from scheduler.cluster.documents import Document, is_ended
 from scheduler.cluster.kai import part_of
@@ -23,8 +23,6 @@ _SPREAD: Final = "topologySpreadConstraints"
 _NAMED_MAX: Final = 5
 _ALIKE: Final = frozenset({"default-scheduler", "koord-scheduler", SCHEDULER_NAME})
 """The schedulers whose rules those of a simulation are."""
-NOT_DECIDED: Final = "not decided: "
-"""What begins the message of a field that nothing here judges."""
 
 
 Unread = tuple[str, Sequence[str]]
@@ -111,16 +109,12 @@ def not_decided(body: Mapping[str, Any], of_claims: str, by_card: str) -> Iterat
     """
     if by_card:
         who = section(body, "spec").get("schedulerName") or "another scheduler"
-        yield _undecided(f"spec.containers[{by_card}]", f"{who} reckons it card by card")
+        yield undecided(f"spec.containers[{by_card}]", f"{who} reckons it card by card")
     if of_claims:
         has_some = items_in(body, "spec", "resourceClaims")
-        yield _undecided(f"spec.{'resourceClaims' if has_some else 'containers'}", of_claims)
+        yield undecided(f"spec.{'resourceClaims' if has_some else 'containers'}", of_claims)
     if (part := part_of(body)) is not None:
-        yield _undecided(part.field, f"KAI's: asks for {part.text}")
-
-
-def _undecided(field: str, why: str) -> FieldError:
-    return FieldError(field=field, reason="FieldValueNotSupported", message=f"{NOT_DECIDED}{why}")
+        yield undecided(part.field, f"KAI's: asks for {part.text}")
 
 
 def by_pod(found: Iterable[Unread]) -> Iterator[str]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ledger.domain.dialects.registry import READERS
 from ledger.domain.errors import InputError
 from ledger.domain.kube.object_fields import section
 from ledger.domain.kube.shared_templates import SharedTemplate, read_shared_templates
 from ledger.domain.log.codec import decode_value, plain_value
-from ledger.domain.nodes import NodeFacts
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.resources import GPU_TEMPLATES_KEY, GPU_TEMPLATES_NAME, GPU_TEMPLATES_NAMESPACE
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.documents import Document
 from scheduler.decide.settings import SchedulingSettings
 
@@ -43,21 +42,16 @@ def settings_hash(settings: SchedulingSettings, *, seed: int) -> str:
     return hashlib.sha256(settings_json(settings, seed=seed).encode()).hexdigest()
 
 
-def simulated(settings: SchedulingSettings) -> SchedulingSettings:
+def simulated(settings: SchedulingSettings, words: Vocabulary | None = None) -> SchedulingSettings:
     """Return the settings as a simulation decides by: every node grants CPUs of a Pod's own."""
-    return replace(settings, cpu=replace(settings.cpu, bound_by="koordlet"))
+    cpu = replace(settings.cpu, bound_by="koordlet")
+    return replace(settings, cpu=cpu, vocabulary=words or settings.vocabulary)
 
 
 def with_templates(
-    settings: SchedulingSettings,
-    templates: tuple[SharedTemplate, ...] | None,
-    nodes: Sequence[NodeFacts] = (),
+    settings: SchedulingSettings, templates: tuple[SharedTemplate, ...] | None
 ) -> SchedulingSettings:
-    """Return the settings with what the cluster's ConfigMap of templates and its Nodes tell."""
-    vocabulary = settings.vocabulary
-    for reader in READERS:
-        vocabulary = reader.fitted(vocabulary, nodes)
-    settings = replace(settings, vocabulary=vocabulary)
+    """Return the settings with the templates of the cluster's ConfigMap, where there is one."""
     if templates is None:
         return settings
     return replace(settings, devices=replace(settings.devices, shared_templates=templates))

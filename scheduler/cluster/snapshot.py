@@ -10,7 +10,9 @@ from msgspec import structs
 
 from ledger.domain.adopted.pods import DEVICE_ALLOCATED
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
+from ledger.domain.dialects.gpushare.reader import fitted
 from ledger.domain.errors import FieldError, InputError
+from ledger.domain.kube.node_objects import systems_of_node
 from ledger.domain.kube.object_fields import section
 from ledger.domain.kube.original import stored_names
 from ledger.domain.kube.shared_templates import SharedTemplate
@@ -37,6 +39,7 @@ from ledger.store.reading.timetravel import load_state
 from scheduler.cluster import model, rebuilt
 from scheduler.cluster.documents import Document, Documents
 from scheduler.cluster.mending import cluster_as_far_as_read
+from scheduler.cluster.objects import by_node
 from scheduler.cluster.settings import recorded_settings, with_templates
 from scheduler.decide.settings import SchedulingSettings
 
@@ -99,8 +102,15 @@ class FileObjects:
 
 def read_objects(objects: Documents, settings: SchedulingSettings) -> FileObjects:
     """Return the nodes and Pods of files, as `tenure map` reads them."""
-    cluster = cluster_as_far_as_read(objects, settings)
-    return objects_of(cluster, objects, with_templates(settings, None, cluster.nodes))
+    return objects_of(cluster_as_far_as_read(objects, settings), objects, settings)
+
+
+def of_files(settings: SchedulingSettings, objects: Documents) -> SchedulingSettings:
+    """Return the settings with what the Nodes of files tell; a live cluster goes by its own."""
+    bodies = [about.node.body for about in by_node(objects).values() if about.device is None]
+    known = (systems_of_node(section(body, "status"), {}, settings.vocabulary) for body in bodies)
+    offers = [dict(systems.offers) for systems, _ in known]
+    return replace(settings, vocabulary=fitted(settings.vocabulary, offers))
 
 
 def objects_of(
@@ -179,7 +189,7 @@ def snapshot_of_objects(
     return model.ClusterSnapshot(
         nodes=objects.nodes,
         holders=tuple(holders),
-        settings=with_templates(settings, objects.shared_templates, objects.nodes),
+        settings=with_templates(settings, objects.shared_templates),
         requests=objects.requests,
         by_count=True,
     )

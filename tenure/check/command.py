@@ -105,18 +105,19 @@ def _nearly(manifests: Manifests) -> Callable[[Mapping[str, Any]], Iterator[str]
     """Return what says of a Pod which resources nobody offers, as `why` and `simulate` do."""
     from ledger.domain.request.near_names import NOBODY
     from ledger.domain.request.normalise import examine_pod
-    from scheduler.cluster.snapshot import read_objects, snapshot_of_objects
+    from scheduler.cluster.snapshot import of_files, read_objects, snapshot_of_objects
     from scheduler.decide.outcome import Unplaced
     from scheduler.decide.settings import DEFAULT_SCHEDULING as SETTINGS
     from scheduler.whatif.what_if import what_if_of
 
-    cluster = snapshot_of_objects(read_objects(manifests, SETTINGS), SETTINGS)
+    settings = of_files(SETTINGS, manifests)
+    cluster = snapshot_of_objects(read_objects(manifests, settings), settings)
     what_if = what_if_of(cluster, "")
 
     def say(pod: Mapping[str, Any]) -> Iterator[str]:
         named = {**pod, "metadata": {"name": "any", **metadata_of(pod)}}
         with contextlib.suppress(InputError):  # the Pod's own causes say what is wrong with it
-            answer = what_if.decide(examine_pod(named, SETTINGS.vocabulary)[0])
+            answer = what_if.decide(examine_pod(named, settings.vocabulary)[0])
             if isinstance(answer, Unplaced) and NOBODY in answer.message:
                 yield f"spec.containers: {answer.message.partition('. ')[2]}"
 

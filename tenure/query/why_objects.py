@@ -19,13 +19,14 @@ from ledger.domain.kube.object_fields import found_in, items_in, section, spec_o
 from ledger.domain.kube.pod_spec import why_in_part
 from ledger.domain.log.events import PodObserved, RefusalReason
 from ledger.domain.request.requests import PodRequest, group_name
-from scheduler.cluster.constraints import NOT_DECIDED, gates_of
+from ledger.domain.request.rules import NOT_DECIDED
+from scheduler.cluster.constraints import gates_of
 from scheduler.cluster.documents import Document, is_ended
 from scheduler.cluster.kai import part_of
 from scheduler.cluster.model import RefusedPod
 from scheduler.cluster.rebuilt import held_as_placed
 from scheduler.cluster.settings import with_templates
-from scheduler.cluster.snapshot import objects_of, snapshot_of_objects
+from scheduler.cluster.snapshot import objects_of, of_files, snapshot_of_objects
 from scheduler.decide.nodes.card_amounts import adopted_amounts
 from scheduler.decide.outcome import Placement, Unplaced
 from scheduler.decide.settings import SchedulingSettings
@@ -223,7 +224,7 @@ def _others(decided: Mapping[str, Outcome], uid: str) -> list[Placed]:
 def _stories(
     pods: Sequence[Document], manifests: Manifests, known: _InObjects, answer: Answer
 ) -> list[_Story]:
-    settings = SchedulingSettings()
+    settings = of_files(SchedulingSettings(), manifests)
     run = manifest_run(
         manifests, settings=settings, start_us=time.time_ns() // 1000, as_far_as_read=True
     )
@@ -239,7 +240,7 @@ def _stories(
     if waiting and not run.nodes:
         error = InputError("no Node in the input, so no Pod can be decided")
         raise with_next(error, f"{_PRINT} | tenure why NAMESPACE/POD -")
-    settings = with_templates(settings, run.shared_templates, run.nodes)
+    settings = with_templates(settings, run.shared_templates)
     decided = _decide(run, waiting, settings) if waiting else {}
     for warning in unlike_service([decided[uid] for uid in waiting], run.nodes):
         answer.warn(warning)

@@ -327,9 +327,11 @@ def _show_cpus(
 
 def _cluster_of_files(files: Sequence[str], settings: SchedulingSettings) -> Cluster:
     from scheduler.cluster.mending import cluster_as_far_as_read
+    from scheduler.cluster.snapshot import of_files
     from tenure.manifests import read_manifests, warn_of
 
-    cluster = cluster_as_far_as_read(read_manifests(files), settings)
+    manifests = read_manifests(files)
+    cluster = cluster_as_far_as_read(manifests, of_files(settings, manifests))
     warn_of(cluster, files)
     return cluster
 

@@ -27,8 +27,7 @@ from scheduler.cluster.documents import Document
 from scheduler.cluster.mending import asked_as_far_as_read, cluster_as_far_as_read
 from scheduler.cluster.model import Cluster, Pod, asking
 from scheduler.cluster.objects import asked_by, cluster_of, node_reader, pending_of
-from scheduler.cluster.settings import with_templates
-from scheduler.cluster.snapshot import stored_as
+from scheduler.cluster.snapshot import of_files, stored_as
 from scheduler.decide.settings import SchedulingSettings
 from tenure.manifests import Manifests, as_admitted, read_manifests
 from tenure.simulate.claiming import alone_in, decided_in
@@ -46,6 +45,7 @@ def read_manifest_run(
 ) -> Run:
     """Read files as a run. Raises InputError: as `manifest_run` and `read_schedule`."""
     manifests = as_admitted(read_manifests(paths))
+    settings = of_files(settings, manifests)
     run = manifest_run(
         manifests, settings=settings, start_us=start_us, is_timed=schedule is not None
     )
@@ -74,8 +74,8 @@ def manifest_run(
     """
     read_cluster = cluster_as_far_as_read if as_far_as_read else cluster_of
     asks = asked_as_far_as_read if as_far_as_read else asked_by
+    settings = of_files(settings, manifests)
     cluster = read_cluster(manifests, settings)
-    settings = with_templates(settings, None, cluster.nodes)
     pending = pending_of(manifests)
     offers = frozenset(name for node in cluster.nodes for name in node.extended)
     asked = [asks(document, settings.vocabulary) for document in pending]
@@ -127,6 +127,7 @@ def manifest_run(
     cluster = replace(cluster, warnings=(*cluster.warnings, *undecided))
     return Run(
         source="manifests",
+        vocabulary=settings.vocabulary,
         unread=unread,
         claims_there=world,
         vgpus=vgpus,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledger.domain.request.requests import PodRequest
+from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.claim_asks import ClaimWorld
 from scheduler.cluster.constraints import Unread
 from scheduler.cluster.model import Clearing, Cluster, HealthChange, NodeChange, Pod
@@ -58,6 +59,7 @@ class Run(Cluster):
         timed: Pods leave, devices die, pending Pods are tried again.
         unread: what restricts where Pods may go and is not looked at, Pod by Pod.
         claims_there: what there is for claims, and who asks for it by them.
+        vocabulary: what words mean there, where the inputs tell it.
         vgpus: UID of a Pod -> what it asks for in Volcano's words, of those that are decided.
         end_us: a timed run stops here, with what is held still held; None = when all have left.
     """
@@ -72,5 +74,6 @@ class Run(Cluster):
     timed: bool = False
     end_us: int | None = None
     unread: Sequence[Unread] = ()
+    vocabulary: Vocabulary | None = None
     claims_there: ClaimWorld = field(default_factory=ClaimWorld)
     vgpus: Mapping[str, tuple[VgpuAsk, ...]] = field(default_factory=dict)

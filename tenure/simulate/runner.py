@@ -92,7 +92,7 @@ def run_simulation(
     """
     _refuse_disorder(run)
     asked = settings.cpu
-    settings = with_templates(simulated(settings), run.shared_templates, run.nodes)
+    settings = with_templates(simulated(settings, run.vocabulary), run.shared_templates)
     words = DecidedBy(
         policy=settings.node_policy,
         settings_hash=settings_hash(settings, seed=seed),

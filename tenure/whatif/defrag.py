@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scheduler.cluster.snapshot import FileObjects
     from scheduler.whatif.defrag import DefragPlan, Move, NoPlan
     from scheduler.whatif.what_if import WhatIf
+    from tenure.manifests import Manifests
 
 
 _of_search = partial(typer.Option, rich_help_panel="The search")
@@ -120,6 +121,7 @@ def _plan(options: Options) -> None:
 
 def _scene(files: Sequence[str], ledger: str | None) -> ClusterSnapshot:
     from scheduler.cluster.snapshot import (
+        of_files,
         read_objects,
         settings_of,
         snapshot_of_ledger,
@@ -130,19 +132,19 @@ def _scene(files: Sequence[str], ledger: str | None) -> ClusterSnapshot:
 
     manifests = as_admitted(read_manifests(files)) if files else None
 
-    def objects(settings: SchedulingSettings) -> FileObjects | None:
-        found = None if manifests is None else read_objects(manifests, settings)
-        for each in found.unreadable if found else ():
+    def objects(manifests: Manifests, settings: SchedulingSettings) -> FileObjects:
+        found = read_objects(manifests, settings)
+        for each in found.unreadable:
             warn(str(each))
         return found
 
-    if ledger is None and not os.environ.get(LEDGER_VARIABLE):
-        settings = SchedulingSettings()
-        if (alone := objects(settings)) is not None:
-            return snapshot_of_objects(alone, settings)
+    if manifests and ledger is None and not os.environ.get(LEDGER_VARIABLE):
+        settings = of_files(SchedulingSettings(), manifests)
+        return snapshot_of_objects(objects(manifests, settings), settings)
     with opened(ledger) as source:
         settings = settings_of(source)
-        return snapshot_of_ledger(source, objects(settings), settings)
+        found = objects(manifests, settings) if manifests else None
+        return snapshot_of_ledger(source, found, settings)
 
 
 def _request(wanted: Options, cluster: ClusterSnapshot) -> PodRequest:

@@ -176,6 +176,44 @@ def test_units_of_gib(simulate: Simulate) -> None:
     assert placement(document, "late")["node"] is None
 
 
+def test_files_say_by_their_nodes_that_they_count_gib(simulate: Simulate) -> None:
+    """Without a setting, too: inventory, holdings, demands and annotations alike."""
+    objects = [
+        share_node("n1", 2, units=15),
+        sharing("held", 8, card=1, on="n1"),
+        sharing("fits", 7),
+        sharing("whole", 15),
+        sharing("late", 1),
+    ]
+
+    document = simulate(*objects)
+
+    assert minors(placement(document, "fits")) == [1]
+    assert placement(document, "fits")["annotations"]["ALIYUN_COM_GPU_MEM_DEV"] == "15"
+    assert minors(placement(document, "whole")) == [0]
+    assert placement(document, "late")["node"] is None
+
+
+@pytest.mark.parametrize("units", [1, 16, 16000])
+def test_nobody_is_placed_where_nodes_count_in_two_units(
+    simulate: Simulate, capsys: pytest.CaptureFixture[str], units: int
+) -> None:
+    """Sixteen of one node are a card, and of the other next to nothing: it is not decided."""
+    objects = [share_node("gib", 2, units=16), share_node("mib", 2, units=16000)]
+
+    document = simulate(*objects, *(sharing(f"p{each}", units) for each in range(6)))
+
+    words = "requests[aliyun.com/gpu-mem]: not decided: nodes count it in MiB and in GiB"
+    for each in document["placements"]:
+        assert (each["node"], each["devices"]) == (None, {})
+        assert each["unschedulable"]["message"].endswith(words)
+    cli = CommandLine(Path("run-0.db").absolute(), capsys)
+    told = json.loads(cli.ask("map", "-o", "json").out)
+    sizes = {each["node"]: each["groups"][0]["memory_mib"] for each in told["nodes"]}
+    assert sizes == {"gib": 16384, "mib": 16000}
+    assert words in cli.ask("why", "ml/p0").out
+
+
 @pytest.mark.parametrize(
     ("more", "free"),
     [

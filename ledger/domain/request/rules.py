@@ -33,6 +33,8 @@ from ledger.domain.resources import (
 P = ParamSpec("P")
 
 UNSUPPORTED: Final = "not supported by this release: "
+NOT_DECIDED: Final = "not decided: "
+"""What begins the message of a field that nothing here judges."""
 WHOLE_CPUS: Final = "the requested CPUs must be integer"
 
 _SHARED_SETS: Final = frozenset(
@@ -122,6 +124,11 @@ def unsupported(field: str, what: str) -> FieldError:
         message=f"{UNSUPPORTED}{what}",
         rule=str(Rule.NOT_SUPPORTED),
     )
+
+
+def undecided(field: str, why: str) -> FieldError:
+    """Return the error for what nothing here judges."""
+    return FieldError(field=field, reason="FieldValueNotSupported", message=f"{NOT_DECIDED}{why}")
 
 
 def unknown_value(field: str, value: str, values: Iterable[str]) -> FieldError:

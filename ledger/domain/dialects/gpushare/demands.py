@@ -17,10 +17,10 @@ from ledger.domain.kube.pod_spec import PodSpec, pod_total
 from ledger.domain.request.asked import NOTHING, TypeRequest, asking
 from ledger.domain.request.requests import DeviceDemand
 from ledger.domain.request.rule_names import Rule
-from ledger.domain.request.rules import invalid, of_rule, required, under, unsupported
+from ledger.domain.request.rules import invalid, of_rule, required, undecided, under, unsupported
 from ledger.domain.resources import TYPE_GPU
 
-UNIT_BYTES: Final = {"MiB": 2**20, "GiB": 2**30}
+UNIT_BYTES: Final = {"MiB": 2**20, "GiB": 2**30, "": 2**30}  # not known: the larger
 CARD_MEMORY_MAX_BYTES: Final = 2**40
 """1 TiB: no card has more, so a larger request has the wrong unit (GPU-sharing contract A.6)."""
 
@@ -82,6 +82,8 @@ def _check_memory(spec: PodSpec, units: int, unit: str) -> Iterator[FieldError]:
         yield required(
             container.field(GPUSHARE_MEMORY), f"{min(amounts)} needs {GPUSHARE_MEMORY} beside it"
         )
+    elif not unit:
+        yield undecided(container.field(GPUSHARE_MEMORY), "nodes count it in MiB and in GiB")
     elif units * UNIT_BYTES[unit] > CARD_MEMORY_MAX_BYTES:
         most = CARD_MEMORY_MAX_BYTES // UNIT_BYTES[unit]
         fact = f"the pod asks for {units} {unit} of one card, more than {most}; a number of {unit}"

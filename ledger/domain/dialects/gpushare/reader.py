@@ -40,7 +40,6 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import Adverts, CardLeft, DialectReader, GpuAsked, Uncounted
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import INIT, PodSpec, pod_total
-from ledger.domain.nodes import NodeFacts
 from ledger.domain.quantity import divide_up
 from ledger.domain.resources import TYPE_GPU
 from ledger.domain.vocabulary import Vocabulary
@@ -109,12 +108,8 @@ def _gpushare_v1(asker: Asker, minor: int) -> Part:
     units = _v1_units(asker)
     if not units:
         return TYPE_GPU, whole_share(card, ())
-    share = part_share(
-        card,
-        _asked(asker, GPUSHARE_CORE),
-        units * UNIT_BYTES[unit_on(asker.node) or asker.spec.vocabulary.gpushare_unit],
-        (),
-    )
+    memory = units * _bytes_of_unit(asker)
+    share = part_share(card, _asked(asker, GPUSHARE_CORE), memory, ())
     return TYPE_GPU, structs.replace(share, instances=_gpushare_instances(asker))
 
 
@@ -129,8 +124,7 @@ def _gpushare_v2(asker: Asker, allocation: GpuShareAllocation) -> Iterator[Part]
     for item in allocation.shares:
         card = asker.card(TYPE_GPU, minor=item.card)
         named = tuple(containers[item.container : item.container + 1])
-        unit = unit_on(asker.node) or asker.spec.vocabulary.gpushare_unit
-        memory = item.units * UNIT_BYTES[unit]
+        memory = item.units * _bytes_of_unit(asker)
         core = core_of.get((item.container, item.card))
         if core is None:
             cards = sum(other.container == item.container for other in allocation.shares)
@@ -206,28 +200,28 @@ def _demands(spec: PodSpec) -> GpuAsked:
     return GpuAsked(dialect=Dialect.GPUSHARE, asked=share.asked, own=own)
 
 
-def _adverts(units: Callable[[str], int], _: Vocabulary) -> Adverts | None:
+def _adverts(units: Callable[[str], int], vocabulary: Vocabulary) -> Adverts | None:
     count = units(GPUSHARE_COUNT)
     each = units(GPUSHARE_MEMORY) // max(1, count)
-    return Adverts(name=GPUSHARE_COUNT, count=count, memory_bytes=each * UNIT_BYTES[_unit_of(each)])
+    unit = vocabulary.gpushare_unit or _unit_on({GPUSHARE_MEMORY: each})
+    return Adverts(name=GPUSHARE_COUNT, count=count, memory_bytes=each * UNIT_BYTES[unit])
 
 
-def _unit_of(each: int) -> str:
-    """Return what units of a card's memory are: no card has so few MiB, and none so many GiB."""
-    return _GIB if each < _MIB_LEAST else _MIB
+def _unit_on(offers: Mapping[str, int]) -> str:
+    """Return the unit that a node's numbers tell: no card has so few MiB, none so many GiB."""
+    each = offers.get(GPUSHARE_MEMORY, 0) // max(1, offers.get(GPUSHARE_COUNT, 0))
+    return (_GIB if each < _MIB_LEAST else _MIB) if each else ""
 
 
-def unit_on(node: NodeFacts) -> str:
-    """Return the unit of a node that its daemon's numbers tell, empty where there are none."""
-    offers = dict(node.systems.offers)
-    memory = 0 if node.dialects is None else offers.get(GPUSHARE_MEMORY, 0)
-    return _unit_of(memory // max(1, offers.get(GPUSHARE_COUNT, 0))) if memory else ""
+def _bytes_of_unit(asker: Asker) -> int:
+    unit = asker.spec.vocabulary.gpushare_unit
+    return UNIT_BYTES[unit or _unit_on(dict(asker.node.systems.offers))]
 
 
-def _fitted(vocabulary: Vocabulary, nodes: Iterable[NodeFacts]) -> Vocabulary:
-    """Return the vocabulary with the unit that all nodes have which tell one."""
-    units = {unit for node in nodes if (unit := unit_on(node))}
-    return replace(vocabulary, gpushare_unit=units.pop()) if len(units) == 1 else vocabulary
+def fitted(vocabulary: Vocabulary, nodes: Iterable[Mapping[str, int]]) -> Vocabulary:
+    """Return the vocabulary with the unit that the nodes tell, an empty one where two do."""
+    units = set(map(_unit_on, nodes)) - {""} or {vocabulary.gpushare_unit}
+    return replace(vocabulary, gpushare_unit=units.pop() if len(units) == 1 else "")
 
 
 def _offers(card: CardLeft, vocabulary: Vocabulary) -> Mapping[str, int]:
@@ -253,7 +247,6 @@ READER: Final = DialectReader(
     with_containers=with_containers,
     unit_bytes=_unit_bytes,
     adverts=_adverts,
-    fitted=_fitted,
     offers=_offers,
     uncounted=(Uncounted(memory=GPUSHARE_MEMORY, cards=GPUSHARE_COUNT, least=1),),
 )
