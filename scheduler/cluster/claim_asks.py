@@ -25,7 +25,7 @@ from ledger.domain.request.requests import PodRequest
 from ledger.domain.request.rules import NOT_DECIDED
 from ledger.domain.resources import CLAIMED_BY_CLASS
 from ledger.domain.typed import read
-from scheduler.cluster.claimed import DRIVERS, READ, holders_of_own, seen_in
+from scheduler.cluster.claimed import DRIVERS, LISTED, READ, holders_of_own, seen_in
 from scheduler.cluster.claims import Dra
 from scheduler.cluster.documents import Document, Documents, is_ended, node_of
 from scheduler.cluster.dra import dra_of, is_of_dra, with_rules
@@ -237,6 +237,7 @@ def _offers(
                 )
             )
     by_number = any(each.device_type == GPU and not each.device_id for each in node.devices)
+    shared = (one.closed for one in node.systems.cards if one.closed.startswith(LISTED))
     state = NodeState(
         uid=node.uid, name=node.name, devices=(*node.devices, *accounts.records), lost=node.lost
     )
@@ -244,7 +245,7 @@ def _offers(
         state=state,
         accounts=accounts,
         offers=tuple(offers),
-        barred=BY_PLUGIN if by_number and offers else "",
+        barred=BY_PLUGIN if by_number and offers else next(shared, ""),
     )
 
 

@@ -7,6 +7,7 @@ that use them, as slices tell it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -32,6 +33,7 @@ from scheduler.gate.follow import observed_of
 
 READ: Final = frozenset({"resource.k8s.io/v1", "resource.k8s.io/v1beta2"})
 DRIVERS: Final = LookedAt()
+LISTED: Final = "also listed by"
 
 
 def holders_of_own(
@@ -70,6 +72,19 @@ def holders_of_own(
         claims=tuple(one for one in claims if one.parts),
     )
     return tuple(held), rest
+
+
+def closed_where_shared(node: NodeFacts) -> NodeFacts:
+    """Return a node without room on cards that another system lists: each has its own accounts."""
+    systems, devices = node.systems, node.devices
+    ids = Counter([*(one.device_id for one in devices), *(card.id for card in systems.cards)])
+    whys = {one.id: f"{LISTED} {one.system}" for one in systems.cards if one.id and ids[one.id] > 1}
+    good = {one.device_id for one in devices if one.healthy}
+    closed = {key: why for key, why in whys.items() if key in good} | dict(systems.closed)
+    cards = tuple(replace(one, closed=one.closed or whys.get(one.id, "")) for one in systems.cards)
+    devices = tuple(replace(o, healthy=o.healthy and o.device_id not in whys) for o in devices)
+    systems = replace(systems, cards=cards, closed=tuple(sorted(closed.items())))
+    return replace(node, devices=devices, systems=systems) if whys else node
 
 
 def _of_kind(objects: Documents, kind: str) -> Iterator[Document]:

@@ -24,7 +24,7 @@ from ledger.domain.request.normalise import examine_pod
 from ledger.domain.request.requests import PodRequest, group_name
 from ledger.domain.resources import TYPE_GPU, UNHEALTHY_GPU_NAMESPACE, UNHEALTHY_GPU_PREFIX
 from ledger.domain.vocabulary import Vocabulary
-from scheduler.cluster.claimed import holders_of_own
+from scheduler.cluster.claimed import closed_where_shared, holders_of_own
 from scheduler.cluster.claims import Dra, Given, given_by_claims, with_claims
 from scheduler.cluster.constraints import gate_errors
 from scheduler.cluster.documents import Document, Documents, is_ended, node_of
@@ -105,6 +105,7 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         )
         for name, facts in nodes.items()
     }
+    nodes = {name: closed_where_shared(facts) for name, facts in nodes.items()}
     nodes, by_kai = held_by_kai(nodes, placed)
     asked = [_examined(document, vocabulary) for document, _ in placed]
     adopted = [
@@ -246,7 +247,8 @@ def node_reader(
     def read(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> NodeFacts:
         about = documents[name]
         body = change(about.node.body)
-        return read_node(about, settings, running.get(name, frozenset()), body)[0]
+        facts, _ = read_node(about, settings, running.get(name, frozenset()), body)
+        return closed_where_shared(facts)
 
     return read
 

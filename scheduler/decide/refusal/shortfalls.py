@@ -20,7 +20,7 @@ from ledger.domain.request.extended import held
 from ledger.domain.request.near_names import near_names
 from ledger.domain.request.requests import DeviceDemand, PodRequest
 from ledger.domain.resources import GPU_MEMORY, LABEL_MIG_STRATEGY, NVIDIA_GPU
-from ledger.domain.systems import CORDONED, IN_MIG_MODE, UNHEALTHY
+from ledger.domain.systems import CORDONED, UNHEALTHY
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from scheduler.decide.nodes.arrays import UNLIMITED, BoolArray, IntArray, row_counts
 from scheduler.decide.nodes.devices import DeviceArrays
@@ -105,7 +105,8 @@ def explain_closed(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Expla
         if not devices.open.item(node, column)
     ]
     ill = [record for record in shut if not record.healthy]
-    whys = {IN_MIG_MODE if "mig" in one.labels.values() else _ILL for one in ill}
+    others = dict(arrays.nodes[node].systems.closed)
+    whys = {others.get(one.device_id, _ILL) for one in ill}
     closed = f"{demand.device_type.upper()} {', '.join(str(record.minor) for record in shut)}"
     detail = f"{closed} closed" + (f": {', '.join(sorted(whys))}" if whys else "")
     return detail, f"{OPENING}{closed} of {arrays.nodes[node].name}"

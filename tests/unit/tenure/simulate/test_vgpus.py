@@ -117,3 +117,45 @@ def test_what_is_asked_beside_devices_of_its_own_is_not_decided(line: CommandLin
     (told,) = json.loads(answer.out)["placements"]
     said = "spec.containers[volcano.sh/vgpu-number]: not decided: volcano reckons it card by card"
     assert told["unschedulable"]["message"].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("runs", "asks"),
+    [
+        ("volcano", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 9000}),
+        ("volcano", {"nvidia.com/gpu": 1}),
+        ("hami", {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 9000}),
+    ],
+)
+def test_a_card_of_two_registers_takes_nobody(
+    line: CommandLine, runs: str, asks: dict[str, int]
+) -> None:
+    """Each system counts its own Pods alone, so that what both leave may be one card's."""
+    one = {"id": "GPU-a", "count": 10, "devmem": 20000, "devcore": 100, "type": "NVIDIA-A10"}
+    registers = {
+        REGISTER: "GPU-a,10,20000,NVIDIA-A10,true,hami-core:",
+        "hami.io/node-nvidia-register": json.dumps([one | {"index": 0, "health": True}]),
+    }
+    words = {"volcano": "volcano.sh/vgpu-ids-new", "hami": "hami.io/vgpu-devices-allocated"}
+    given = {
+        words[runs]: "GPU-a,NVIDIA,15000,10:;",
+        f"{words[runs].partition('/')[0]}/vgpu-node": "v",
+    }
+    limits = {"volcano.sh/vgpu-number": 1} if runs == "volcano" else {"nvidia.com/gpu": 1}
+    items = [
+        node("v", allocatable=ROOM | {"nvidia.com/gpu": "10"}, annotations=registers),
+        pod(container(limits=limits), name="r", annotations=given, nodeName="v"),
+        pod(container(limits=asks), name="q", namespace="ml"),
+    ]
+    path = line.ledger.parent / "in.json"
+    path.write_text(json.dumps({"kind": "List", "items": items}))
+    told = json.loads(line.run("simulate", str(path), "-o", "json").out)["placements"]
+    assert [each["node"] for each in told] == [None]
+    (group,) = json.loads(line.run("map", str(path), "-o", "json").out)["nodes"][0]["groups"]
+    (card,) = group["devices"]
+    assert (card["closed"], card["healthy"], group["gettable"]) == (
+        "also listed by volcano",
+        True,
+        0,
+    )
+    assert "also listed by volcano" in line.run("why", "ml/q", str(path)).out or runs == "hami"
