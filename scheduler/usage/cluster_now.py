@@ -679,8 +679,8 @@ def _is_over_held(part: _NodeParts, device: DeviceRecord) -> bool:
     memory = sum(each.memory_bytes for each in held)
     alone = any(each.holder.whole for each in held)
     more_core, more_memory = part.systems.excess(device)
-    return len(held) > 1 and bool(
-        alone
+    return bool(
+        (alone and len(held) > 1)
         or core > (device.core_percent or WHOLE_PERCENT) + more_core
         or (device.memory_bytes and memory > device.memory_bytes + more_memory)
     )

@@ -30,7 +30,7 @@ from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import DialectReader, GpuAsked, Listed, Quantities
 from ledger.domain.errors import InputError
 from ledger.domain.kube.pod_spec import APP, INIT, ContainerSpec, PodSpec
-from ledger.domain.request.card_names import MEMORY_LABEL, NVIDIA_CARDS, number_in
+from ledger.domain.request import card_names
 
 SOURCE: Final = "vgpu-devices-allocated"
 _CORDON: Final = annotation_path(words.CORDON)
@@ -209,22 +209,27 @@ def registered(
     text = annotations.get(words.REGISTER)
     if text is None:
         return None
-    is_gone = _is_gone(annotations, quantities)
-    unread: tuple[tuple[str, str], ...] = ()
+    path, is_gone = annotation_path(words.REGISTER), _is_gone(annotations, quantities)
+    label, count = card_names.count_in(labels, card_names.NVIDIA_DOMAIN)
+    unread: tuple[tuple[str, str], ...] = ((str(Dialect.HAMI), words.CARDS),)
     cordoned = _cordoned(annotations)
     cards: tuple[RegisteredCard, ...] = ()
     try:
         cards = decode_register(text)
         unsized = (card.device_id for card in cards if not card.memory_mib)
-        path = annotation_path(words.REGISTER)
         warnings = [f"{path}: no memory is told of {one}; it takes no Pods" for one in unsized]
         known = {card.device_id for card in cards}
+        if cards and count and count != len(cards):
+            warnings.append(f"{path}: lists {len(cards)} cards, {label} is {count}")
         warnings += [f"{_CORDON}: no such card: {one}" for one in sorted(cordoned - known)]
         if is_gone:
             warnings.append(f"{path}: HAMi's device plugin is gone; its cards take no Pods")
+        if cards or is_gone or not quantities.get(words.CARDS):
+            unread = ()
+        else:
+            warnings.append(f"{path}: lists no card; no {words.CARDS} is offered")
     except InputError as error:
         warnings = [f"{error}; no card of it is offered"]
-        unread = ((str(Dialect.HAMI), words.CARDS),)
     size = _size_mib(cards, labels)
     records = [
         DeviceRecord(
@@ -347,7 +352,7 @@ def beside_device(
 def _size_mib(cards: Sequence[RegisteredCard], labels: Mapping[str, str]) -> int:
     """Return how large each card is by a node's label, which is of one model; else no bound."""
     is_told = len({card.model for card in cards}) == 1
-    return (is_told and number_in(labels, MEMORY_LABEL)) or NUMBER_MAX
+    return (is_told and card_names.number_in(labels, card_names.MEMORY_LABEL)) or NUMBER_MAX
 
 
 def _is_gone(annotations: Mapping[str, str], quantities: Quantities) -> bool:
@@ -387,7 +392,7 @@ def _numbered(cards: Sequence[RegisteredCard]) -> Sequence[tuple[int, Registered
 
 def _demands(spec: PodSpec) -> GpuAsked:
     asked = hami_demands(spec)
-    vendors = NVIDIA_CARDS if asked.demands else ()
+    vendors = card_names.NVIDIA_CARDS if asked.demands else ()
     own = {"card_filter": card_filter(spec.annotations), **policies_of(spec.annotations)}
     return GpuAsked(
         dialect=Dialect.HAMI, asked=asked, own=own, vendors=vendors, isolation=resources.HAMI_CORE

@@ -188,6 +188,23 @@ def test_the_fleet_of_a_ledger_is_its_present_cards_with_their_holders() -> None
     assert [double.holders for double in picture.double] == [("ml/x", "ml/x")]
 
 
+def test_one_holder_of_more_than_a_card_over_holds_it() -> None:
+    """Nobody needs to be beside him."""
+    picture = cluster_now_of_ledger(
+        [Node(node_uid="a", node_name="gpu-a", cpu_milli=0, memory_bytes=0)],
+        [device(0, capacity=50), device(1)],
+        [holder(60, 0), holder(100, 1)],
+        {},
+        [],
+        described={},
+        labels={},
+    )
+
+    ((group,),) = (node.groups for node in picture.nodes)
+    assert [card.closed for card in group.devices] == ["over-held", None]
+    assert [double.holders for double in picture.double] == [("ml/x",)]
+
+
 def change(at_us: int, *, healthy: bool) -> HealthRow:
     """A card of node a changes."""
     return HealthRow(

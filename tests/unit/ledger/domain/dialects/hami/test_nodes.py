@@ -241,3 +241,31 @@ def test_a_register_that_does_not_parse_leaves_no_card() -> None:
         f"node n1: metadata.annotations[{REGISTER}][0]: 2 fields, not 7 or 9; no card of it is "
         "offered"
     )
+
+
+@pytest.mark.parametrize("text", ["[]", "null", ""])
+def test_a_register_that_lists_nothing_leaves_shares_of_unknown_cards(text: str) -> None:
+    """Forty shares are not forty cards, whoever cut the register."""
+    facts, warnings = decode_node(
+        node(allocatable={"nvidia.com/gpu": 40}, annotations={REGISTER: text})
+    )
+
+    assert (facts.devices, facts.dialects) == ((), frozenset())
+    assert warnings == [
+        f"node n1: metadata.annotations[{REGISTER}]: lists no card; no nvidia.com/gpu is offered"
+    ]
+    assert decode_node(node(annotations={REGISTER: text}))[1] == []
+
+
+def test_a_register_with_fewer_cards_than_the_label_counts_is_named() -> None:
+    """The register counts."""
+    facts, warnings = decode_node(
+        node(
+            labels={"nvidia.com/gpu.count": "4"}, annotations={REGISTER: registered(card("GPU-a"))}
+        )
+    )
+
+    assert len(facts.devices) == 1
+    assert warnings == [
+        f"node n1: metadata.annotations[{REGISTER}]: lists 1 cards, nvidia.com/gpu.count is 4"
+    ]
