@@ -105,11 +105,11 @@ def not_decided(body: Mapping[str, Any], of_claims: str, by_card: str) -> Iterat
 
     Args:
         of_claims: why its claims can't be, empty where they can.
-        by_card: a resource of which its scheduler alone knows what each card has left.
+        by_card: the field of which its scheduler alone knows what each card has left.
     """
     if by_card:
         who = section(body, "spec").get("schedulerName") or "another scheduler"
-        yield undecided(f"spec.containers[{by_card}]", f"{who} reckons it card by card")
+        yield undecided(by_card, f"{who} reckons it card by card")
     if of_claims:
         has_some = items_in(body, "spec", "resourceClaims")
         yield undecided(f"spec.{'resourceClaims' if has_some else 'containers'}", of_claims)

@@ -33,7 +33,7 @@ from tenure.manifests import Manifests, as_admitted, read_manifests
 from tenure.simulate.claiming import alone_in, decided_in
 from tenure.simulate.model import Arrival, Run
 from tenure.simulate.schedule import Labels, Subjects, read_schedule, with_labels
-from tenure.simulate.vgpus import by_card, vgpus_asked
+from tenure.simulate.vgpus import by_card, chosen_by, vgpus_asked
 
 
 def read_manifest_run(
@@ -142,10 +142,10 @@ def _by_card(pod: PodRequest, body: Mapping[str, Any], nodes: Sequence[NodeFacts
     """Return what a Pod asks for that nobody offers, and its own scheduler reckons by card."""
     names = {name for name, _ in pod.extended}
     if VGPU_NUMBER in names:
-        return VGPU_NUMBER
+        return chosen_by(body) or f"spec.containers[{VGPU_NUMBER}]"
     rest = names.difference(*map(offers_of, nodes)) if is_placed_elsewhere(body) else set()
     near = rest and near_names(names, nodes, lambda *_: None, DEFAULT_VOCABULARY)
-    return "" if any(near) else min(rest, default="")
+    return "" if any(near) or not rest else f"spec.containers[{min(rest)}]"
 
 
 def _undecided(pods: Iterable[tuple[Document, Pod]]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from ledger.domain.kube.shared_templates import Amounts
 from ledger.domain.log.events import PodObserved
 from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.resources import ANNOTATION_RESOURCE_STATUS
-from ledger.domain.systems import DRA
+from ledger.domain.systems import DRA, VOLCANO
 from ledger.domain.vocabulary import Vocabulary
 from scheduler.cluster.model import RefusedPod
 from scheduler.decide.answers import resources_of
@@ -287,11 +287,12 @@ def _card_lines(picture: Picture) -> Iterator[str]:
     apart = [
         group for node in picture.nodes for group in gpu_groups(node) if not group.is_inventoried
     ]
-    for of_dra, how in ((True, "given by claims alone"), (False, _BY_NUMBER)):
-        groups = [group for group in apart if (group.system == DRA) is of_dra]
+    hows = {DRA: "given by claims alone", VOLCANO: "on which Pods are placed card by card"}
+    for how in (*hows.values(), _BY_NUMBER):
+        groups = [group for group in apart if hows.get(group.system, _BY_NUMBER) == how]
         cards = sum((group.cards for group in groups), NONE)
         if cards != NONE:
-            systems = "DRA" if of_dra else ", ".join(sorted({group.system for group in groups}))
+            systems = ", ".join(sorted({group.system for group in groups})).replace(DRA, "DRA")
             noun = "card" if cards.exact == 1 else "cards"
             yield f"  {many_text(cards)} {noun} of {systems}, {how}"
 

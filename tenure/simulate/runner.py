@@ -15,6 +15,7 @@ from typing import Final
 from ledger.domain.annotations.tenure import read_search_cut
 from ledger.domain.devices import GPU
 from ledger.domain.errors import InputError
+from ledger.domain.kube.node_objects import UNSAID
 from ledger.domain.log.events import SettingsChanged
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.proofs.canonical import canonical_json
@@ -278,8 +279,9 @@ def unlike_service(
         fact = f"placed where another scheduler gives the cards too ({who})"
         fact += ", as it would be there; our own grants nothing there until the node is owned"
         yield f"{fact} (NodeOfOtherScheduler): pods={len(others)}"
-    keys = {TAINT_NOT_READY, TAINT_UNREACHABLE}
-    asleep = [one for one in placed if keys & {each.key for each in nodes[one.node].taints}]
+    keys = {(key, UNSAID) for key in (TAINT_NOT_READY, TAINT_UNREACHABLE)}
+    kept = [{(each.key, each.effect) for each in nodes[one.node].taints} for one in placed]
+    asleep = [taints for taints in kept if keys & taints]
     if asleep:
         fact = "placed on nodes that are not ready and have no taint that says so"
         yield f"{fact}; kubelet starts nothing there: pods={len(asleep)}"

@@ -37,10 +37,11 @@ class VgpuAsk(NamedTuple):
 
 
 class _Card(NamedTuple):
-    """A card with what is left of it."""
+    """A card with what is left of it, of `shares` that it is handed out at most."""
 
     size_mib: int
     memory_mib: int
+    shares: int
     core_percent: int = WHOLE_PERCENT
     pods: int = 0
 
@@ -49,7 +50,7 @@ class _Card(NamedTuple):
         memory, alone = ask.memory_mib or self.size_mib * ask.percent // 100, ask.core_percent > 99
         if memory > self.memory_mib or (alone and self.pods) or self.core_percent <= 0:
             return None
-        if ask.core_percent > self.core_percent:
+        if ask.core_percent > self.core_percent or self.pods >= self.shares:
             return None
         core = ask.core_percent
         return SystemPart(
@@ -57,8 +58,16 @@ class _Card(NamedTuple):
         )
 
 
+def chosen_by(body: Mapping[str, Any]) -> str:
+    """Return the field by which a Pod chooses among cards, which is not looked at."""
+    annotations = section(body, "metadata", "annotations")
+    return next((f"metadata.annotations[{n}]" for n in words.CHOOSING if n in annotations), "")
+
+
 def vgpus_asked(body: Mapping[str, Any]) -> tuple[VgpuAsk, ...]:
-    """Return what a Pod asks for. Raises InputError: an amount that is none."""
+    """Return what a Pod asks for that can be decided. Raises InputError: an amount that is none."""
+    if chosen_by(body):
+        return ()
     limits = [section(each, "resources", "limits") for each in items_in(body, "spec", "containers")]
     asked = [[a_quantity(each.get(n, 0), n).ceil() for n in words.VGPU_NAMES] for each in limits]
     return tuple(
@@ -81,7 +90,7 @@ class Vgpus:
         self._nodes = nodes
         self._left = [
             {
-                card.key: _Card(card.memory_mib or 0, card.memory_mib or 0)
+                card.key: _Card(card.memory_mib or 0, card.memory_mib or 0, card.shares)
                 for card in node.systems.cards
                 if card.system == VOLCANO and card.mode == "shares" and not card.closed
             }
@@ -135,4 +144,4 @@ def _hold(left: dict[str, _Card], parts: Iterable[SystemPart]) -> None:
         if (card := left.get(part.card)) is not None:
             memory = card.memory_mib - (part.memory_mib or 0)
             core = card.core_percent - (part.core_percent or 0)
-            left[part.card] = _Card(card.size_mib, memory, core, card.pods + 1)
+            left[part.card] = _Card(card.size_mib, memory, card.shares, core, card.pods + 1)

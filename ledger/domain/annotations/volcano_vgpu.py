@@ -25,6 +25,11 @@ VGPU_NAMES: Final = (
     "volcano.sh/vgpu-memory-percentage",
 )
 
+CHOOSING: Final = (
+    *(f"nvidia.com/{each}use-gpu{what}" for each in ("", "no") for what in ("type", "uuid")),
+    "volcano.sh/vgpu-mode",
+)
+"""Annotations by which a Pod chooses among cards."""
 _FIELDS_MIN: Final = 5
 _CARDS_MAX: Final = 1024
 
@@ -45,6 +50,7 @@ def decode_vgpu_register(text: str) -> tuple[SystemCard, ...] | None:
                 key=fields[0],
                 id=fields[0],
                 minor=place,
+                shares=int(fields[1]),
                 memory_mib=int(fields[2]),
                 model=fields[3].removeprefix("NVIDIA-"),
                 mode="slices" if in_slices else "shares",

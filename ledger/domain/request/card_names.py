@@ -100,7 +100,7 @@ def count_in(labels: Mapping[str, str], domain: str) -> tuple[str, int]:
     """
     found: dict[tuple[bool, str, bool], tuple[str, int]] = {}
     broken = ""
-    for label in sorted(labels):
+    for label in sorted(each for each in labels if "count" in each or "/gpu." in each):
         told = _COUNT.fullmatch(label)
         if told and told[1] == domain and not is_number(labels[label]):
             broken = label

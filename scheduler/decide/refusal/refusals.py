@@ -36,22 +36,9 @@ from scheduler.decide.nodes.node_arrays import NodeArrays, NodeRows
 from scheduler.decide.nodes.pins import CpuPins
 from scheduler.decide.numa.state import NumaLoad
 from scheduler.decide.outcome import NodeReasons, Unfit, Unplaced
-from scheduler.decide.refusal import reasons
+from scheduler.decide.refusal import reasons, shortfalls
 from scheduler.decide.refusal.possible import FREEING, Possible, Takes
 from scheduler.decide.refusal.reasons import Reason
-from scheduler.decide.refusal.shortfalls import (
-    THERE_IS_NONE,
-    able_nodes,
-    explain_closed,
-    explain_cpu,
-    explain_devices,
-    explain_extended,
-    explain_memory,
-    explain_visible,
-    large_enough,
-    never,
-    not_offered_now,
-)
 from scheduler.decide.shapes import Shape
 
 FAR: Final = (1 << 31) - 1
@@ -129,7 +116,7 @@ class ReasonCounter:
         request, texts, codes = asked.request, asked.texts, asked.codes
         numbers: list[int] = np.bincount(codes, minlength=len(texts)).tolist()
         used = [code for code, number in enumerate(numbers) if number and texts[code] != _ABSENT]
-        able = able_nodes(self._arrays, request)
+        able = shortfalls.able_nodes(self._arrays, request)
         by_name: dict[str, tuple[Reason, list[int]]] = {}
         for code in used:
             for reason in texts[code]:
@@ -137,7 +124,9 @@ class ReasonCounter:
         everywhere = _any_of(codes, used)  # rows of nodes that went are no nodes
         lacks = bool(used) and not (able & everywhere).any()
         admits = _any_of(codes, [c for c in used if not texts[c][0].remedy.startswith(_BARS)])
-        instead = not_offered_now(self._arrays, request, everywhere, admits) if lacks else ""
+        instead = (
+            shortfalls.not_offered_now(self._arrays, request, everywhere, admits) if lacks else ""
+        )
         found = [
             (*self._count(asked, reason, _any_of(codes, members), able, instead), reason.text)
             for reason, members in by_name.values()
@@ -151,7 +140,7 @@ class ReasonCounter:
             counts=tuple([count for count, _, _ in found]),
             nodes=self._by_node(texts, codes, used),
             nearest=frozenset([row for _, row, _ in found]),
-            never=never(self._arrays, request, everywhere, _IN_CLUSTER)
+            never=shortfalls.never(self._arrays, request, everywhere, _IN_CLUSTER)
             if lacks and not instead
             else "",
         )
@@ -205,8 +194,10 @@ class ReasonCounter:
         _, _, instead = remedy.partition(" or ")
         if remedy.startswith(FREEING) and able.any() and instead:
             return row, detail, instead
-        fact = never(self._arrays, asked.request, where, _AMONG_THESE)
-        instead = "add a node that has it" if fact.endswith(THERE_IS_NONE) else "ask for less"
+        fact = shortfalls.never(self._arrays, asked.request, where, _AMONG_THESE)
+        instead = (
+            "add a node that has it" if fact.endswith(shortfalls.THERE_IS_NONE) else "ask for less"
+        )
         return row, detail, f"{instead}: {fact}"
 
     def _by_node(self, texts: Texts, codes: Codes, used: Sequence[int]) -> NodeReasons:
@@ -234,24 +225,24 @@ class ReasonCounter:
         arrays, request = self._arrays, asked.request
         if reason in {reasons.INSUFFICIENT_CPU, reasons.INSUFFICIENT_AMPLIFIED_CPU}:
             row = int(np.where(where, arrays.cpu_free, -UNLIMITED).argmax())
-            return row, *explain_cpu(arrays, row, request)
+            return row, *shortfalls.explain_cpu(arrays, row, request)
         if reason is reasons.INSUFFICIENT_MEMORY:
             row = int(np.where(where, arrays.memory_free, -UNLIMITED).argmax())
-            return row, *explain_memory(arrays, row, request)
+            return row, *shortfalls.explain_memory(arrays, row, request)
         resource = reasons.resource_short(reason.text)
         if resource:
             row = arrays.extended.most_free(resource, where)
-            return row, *explain_extended(arrays, row, request, resource)
+            return row, *shortfalls.explain_extended(arrays, row, request, resource)
         if not reason.device_type:
             alone = request.cpuset is not None and request.cpuset.alone
             return self._looked_at(reason, where, asked.tried, alone=alone)
         row = int(np.where(where, asked.short.astype(np.int64), FAR + 1).argmin())
         demand = next(item for item in request.devices if item.device_type == reason.device_type)
         if reason == reasons.unhealthy(reason.device_type):
-            return row, *explain_closed(arrays, row, demand)
+            return row, *shortfalls.explain_closed(arrays, row, demand)
         if reason == reasons.visible(reason.device_type):
-            return row, *explain_visible(arrays, row, demand)
-        return row, *explain_devices(arrays, row, demand)
+            return row, *shortfalls.explain_visible(arrays, row, demand)
+        return row, *shortfalls.explain_devices(arrays, row, demand)
 
     def _looked_at(
         self, reason: Reason, where: BoolArray, tried: Mapping[int, Unfit], *, alone: bool
@@ -572,7 +563,7 @@ class Refusals:
         memory = row_sums(devices.memory_free.take(nodes, axis=0).clip(0) * usable)
         enough: BoolArray = core >= demand.count * demand.core_percent
         enough &= memory >= demand.count * asked_bytes(demand, mean)
-        large = large_enough(self._arrays, demand).take(nodes, axis=0)
+        large = shortfalls.large_enough(self._arrays, demand).take(nodes, axis=0)
         enough &= row_counts(usable & large) >= demand.count
         return enough
 

@@ -159,3 +159,29 @@ def test_a_card_of_two_registers_takes_nobody(
         0,
     )
     assert "also listed by volcano" in line.run("why", "ml/q", str(path)).out or runs == "hami"
+
+
+def test_a_card_takes_no_more_parts_than_it_is_handed_out(line: CommandLine) -> None:
+    """The register says how often, card by card; memory and cores are left."""
+    few = TWO.replace("GPU-b,10,", "GPU-b,2,").replace("GPU-a,10,", "GPU-a,1,")
+    pods = [asking(name, {"number": 1, "memory": 10}) for name in "abcd"]
+    assert placed(line, pods, few) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        "nvidia.com/use-gputype",
+        "nvidia.com/nouse-gputype",
+        "nvidia.com/use-gpuuuid",
+        "nvidia.com/nouse-gpuuuid",
+        "volcano.sh/vgpu-mode",
+    ],
+)
+def test_who_chooses_among_cards_is_not_decided(line: CommandLine, annotation: str) -> None:
+    """It has no place, and the annotation is named; the last lines say how others are placed."""
+    pods = [asking("p", HALF, annotations={annotation: "A100"}), asking("q", HALF)]
+    assert placed(line, pods) == ["q"]
+    out = line.run("simulate", str(line.ledger.parent / "in.json")).out
+    assert f"metadata.annotations[{annotation}]: not decided: volcano reckons it" in out
+    assert "2 cards of volcano, on which Pods are placed card by card" in out
