@@ -19,7 +19,6 @@ DRA: Final = "dra"
 VOLCANO: Final = "volcano"
 UNHEALTHY: Final = "unhealthy"
 CORDONED: Final = "cordoned"
-IN_MIG_MODE: Final = "MIG mode"
 """Why a card is closed, as whoever lists it has it."""
 
 

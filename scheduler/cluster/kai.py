@@ -15,7 +15,7 @@ from msgspec import structs
 
 from ledger.domain import devices
 from ledger.domain.adopted.cards import Found, Part, collect, empty_share, whole_share
-from ledger.domain.annotations.kai import RESERVED, PartAsked, groups_of, keeps_a_place, part_asked
+from ledger.domain.annotations import kai
 from ledger.domain.annotations.wire import is_number
 from ledger.domain.kube.object_fields import section, text_in
 from ledger.domain.nodes import NodeFacts
@@ -24,10 +24,10 @@ from ledger.domain.resources import TYPE_GPU
 from scheduler.cluster.documents import Document
 
 
-def part_of(body: Mapping[str, object]) -> PartAsked | None:
+def part_of(body: Mapping[str, object]) -> kai.PartAsked | None:
     """Return what a Pod asks of cards by KAI's annotations; None for nothing."""
     scheduler = text_in(body, "spec", "schedulerName")
-    return part_asked(_texts(body, "annotations"), _texts(body, "labels"), scheduler)
+    return kai.part_asked(_texts(body, "annotations"), _texts(body, "labels"), scheduler)
 
 
 def _texts(body: Mapping[str, object], name: str) -> dict[str, str]:
@@ -46,22 +46,22 @@ def held_by_kai(
     groups: dict[tuple[str, str], list[Document]] = {}
     told: dict[tuple[str, str], str] = {}
     for pod, name in placed:
-        for group in groups_of(_texts(pod.body, "labels")) if name in nodes else ():
+        for group in kai.groups_of(_texts(pod.body, "labels")) if name in nodes else ():
             groups.setdefault((name, group), []).append(pod)
-            if keeps_a_place(pod.name):
-                told[name, group] = _texts(pod.body, "annotations").get(RESERVED, "")
+            if kai.keeps_a_place(pod.name):
+                told[name, group] = _texts(pod.body, "annotations").get(kai.RESERVED, "")
     known, taken = dict(nodes), set[tuple[str, int]]()
     held: dict[str, list[Part]] = {}
     for key in sorted(groups, key=lambda one: (not told.get(one), one)):
         name = key[0]
         known[name], card = _card_of(known[name], told.get(key, ""), taken)
         taken.add((name, -1 if card is None else card.minor))
-        users = [pod for pod in groups[key] if not keeps_a_place(pod.name)]
+        users = [pod for pod in groups[key] if not kai.keeps_a_place(pod.name)]
         for pod in groups[key]:
             parts = held.setdefault(pod.uid, [])
             if pod in users or not users:
                 parts.append((TYPE_GPU, _share(card, pod, known[name].labels)))
-    return known, {uid: collect("kai", parts) for uid, parts in held.items()}
+    return known, {uid: collect(kai.SOURCE, parts) for uid, parts in held.items()}
 
 
 def _card_of(
@@ -85,7 +85,7 @@ def _share(
     card: devices.DeviceRecord | None, pod: Document, labels: Mapping[str, str]
 ) -> devices.DeviceShare | None:
     """Return what a Pod has of a card; all of it where nobody can say how much."""
-    if card is None or keeps_a_place(pod.name):
+    if card is None or kai.keeps_a_place(pod.name):
         return None if card is None else whole_share(card, ())
     asked = part_of(pod.body)
     total = card.memory_bytes or number_in(labels, MEMORY_LABEL) << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Final, cast
 
 from ledger.domain.annotations.volcano_vgpu import VGPU_NAMES, VGPU_NUMBER
 from ledger.domain.devices import WHOLE_PERCENT, level_percent
@@ -32,6 +32,7 @@ from scheduler.usage.picture import (
     group_of,
 )
 
+_OF_AMOUNTS: Final = ("core", "mem", "percent")
 _Key = tuple[str, str]  # the driver, and its key of a card
 
 
@@ -226,7 +227,8 @@ def register_groups(
         registers.setdefault((VOLCANO, ""), [])
     for key, listed in registers.items():
         named = {name for name in (*there, *asked) if is_of_register(name, [key])}
-        names = sorted(named, key=lambda name: _rank(name, is_there=name in there))
+        names = sorted(named, key=lambda name: (name not in there, len(name), name))
+        names.sort(key=lambda name: (name != VGPU_NUMBER, any(w in name for w in _OF_AMOUNTS)))
         is_unread = key in systems.unread
         cards = [*listed, *(_lost(key, pods) if is_unread else ())]
         known = {card.key for card in cards}
@@ -263,12 +265,6 @@ def register_groups(
                 is_inventoried=False,
             )
             yield _unread(group, names, there, labels) if is_unread else group
-
-
-def _rank(name: str, *, is_there: bool) -> tuple[bool, bool, bool, int, str]:
-    """Return what resources sort by: one that counts cards is before amounts of them."""
-    is_amount = any(word in name.partition("/")[2].lower() for word in ("core", "mem", "percent"))
-    return name != VGPU_NUMBER, is_amount, not is_there, len(name), name
 
 
 def _lost(key: tuple[str, str], pods: Sequence[PodObserved]) -> Iterator[SystemCard]:

@@ -452,11 +452,9 @@ def _picture(
     _close_claimed(parts)
     registered = sorted(parts, key=lambda part: part.terms.created)
     nodes = tuple(_node(part, vocabulary) for part in parts)
-    doubles = [double for node in nodes for double in picture.whole_beside_others(node)]
-    doubles += (double for part in parts for double in _doubles(part))
     return picture.Picture(
         nodes=nodes,
-        double=tuple({(one.node, one.id, one.minor): one for one in doubles}.values()),
+        double=tuple(d for pair in zip(parts, nodes, strict=True) for d in _doubles(*pair)),
         contradictions=(
             *_faults(pods, parts),
             *left_out,
@@ -662,15 +660,16 @@ def _is_served(part: _NodeParts, name: str) -> bool:
     return dialect in part.dialects and name not in extended.PLAIN_CARDS
 
 
-def _doubles(part: _NodeParts) -> Iterator[picture.Double]:
-    for device in part.devices:
-        if _is_over_held(part, device):
-            yield picture.Double(
-                node=part.name,
-                id=device.device_id,
-                minor=device.minor,
-                holders=tuple(each.holder.path for each in part.held[device.key]),
-            )
+def _doubles(part: _NodeParts, node: picture.NodeNow) -> Iterator[picture.Double]:
+    """Yield what has more than it can, or a holder that has it whole beside others."""
+    over = {(each.device_type, each.minor) for each in part.devices if _is_over_held(part, each)}
+    for group in node.groups:
+        for card in group.devices:
+            users = {(each.uid, each.path): each.whole for each in card.holders if not each.lost}
+            is_over = group.is_inventoried and (group.device_type, card.minor) in over
+            if is_over or (len(users) > 1 and any(users.values())):
+                who = tuple(each.path for each in card.holders)
+                yield picture.Double(node=node.name, id=card.id, minor=card.minor, holders=who)
 
 
 def _is_over_held(part: _NodeParts, device: DeviceRecord) -> bool:
@@ -678,11 +677,12 @@ def _is_over_held(part: _NodeParts, device: DeviceRecord) -> bool:
     core = sum(each.core_percent for each in held)
     memory = sum(each.memory_bytes for each in held)
     alone = any(each.holder.whole for each in held)
+    levels = 0 if core else sum(each.holder.level_percent for each in held)
     more_core, more_memory = part.systems.excess(device)
     return bool(
         (alone and len(held) > 1)
         or core > (device.core_percent or WHOLE_PERCENT) + more_core
-        or (device.memory_bytes and memory > device.memory_bytes + more_memory)
+        or (memory > device.memory_bytes + more_memory if device.memory_bytes else levels > 100)
     )
 
 

@@ -73,25 +73,21 @@ def _by_id(groups: Sequence[CardGroup]) -> tuple[list[CardGroup], list[str]]:
     for group in groups:
         devices = []
         for card in group.devices:
-            same = left.pop(card.id, None)
+            same = [one for _, one in left.pop(card.id, ())]
             if same or card.id not in twice:
-                devices.append(_merge([one for _, one in same]) if same else card)
+                as_one = replace(
+                    card,
+                    healthy=card.healthy and all(one.healthy for one in same),
+                    closed=next((one.closed for one in same if one.closed), card.closed),
+                    holders=tuple(who for one in same or [card] for who in one.holders),
+                )
+                devices.append(as_one)
         merged.append(regrouped(group, devices, group.unplaced, group.units))
     told = [
         f"{' and '.join(system for system, _ in same)} offer one card: {key}"
         for key, same in twice.items()
     ]
     return [group for group in merged if group.devices or group.unplaced], told
-
-
-def _merge(same: Sequence[DeviceNow]) -> DeviceNow:
-    """Return the first of one card's with all its holders, as bad as any of them is."""
-    return replace(
-        same[0],
-        healthy=all(one.healthy for one in same),
-        closed=next((one.closed for one in same if one.closed), None),
-        holders=tuple(who for one in same for who in one.holders),
-    )
 
 
 def open_ended(

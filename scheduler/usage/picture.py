@@ -345,15 +345,6 @@ def gpu_groups(node: NodeNow) -> tuple[CardGroup, ...]:
     return tuple(group for group in node.groups if group.device_type == TYPE_GPU)
 
 
-def whole_beside_others(node: NodeNow) -> Iterator[Double]:
-    """Yield the cards that somebody has whole beside others, by whichever systems."""
-    for card in (card for group in gpu_groups(node) for card in group.devices):
-        users = {(each.uid, each.path): each for each in card.holders if not each.lost}
-        if len(users) > 1 and any(each.whole for each in users.values()):
-            paths = tuple(each.path for each in users.values())
-            yield Double(node=node.name, id=card.id, minor=card.minor, holders=paths)
-
-
 def cards_of(group: CardGroup) -> tuple[DeviceNow, ...]:
     """Return the devices of a group; one that nobody described is like any other."""
     missing = group.cards.least - len(group.devices)

@@ -13,6 +13,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Final
 
+from ledger.domain.annotations import kai
 from ledger.domain.devices import WHOLE_PERCENT
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.registry import reader_of
@@ -126,8 +127,7 @@ def plugin_groups(
             if all(not cut.size for cut, _ in units):
                 least, most = min(least, rest), max(most, rest)
             wholes = min(wholes, max(0, count - least))
-            if any(cut.size for cut, _ in units):
-                most = min(most, max(least, count - wholes))
+            most = min(most, max(least, count - wholes)) if any(c.size for c, _ in units) else most
     elif count and count != wholes and plain:
         told.append(against)
     is_sound = wholes == sum(map(node.there, plain)) and not is_by_model
@@ -137,7 +137,10 @@ def plugin_groups(
     if chips:
         groups = [_of_chips(node, groups[0], cuts)]
     if parts:
-        groups.append(_in_parts(node, cuts, parts, picture.Many(least=least, most=most)))
+        group = _in_parts(node, cuts, parts, picture.Many(least=least, most=most))
+        shut, known = () if is_sound else whole, {pod.uid for pod in group.unplaced}
+        unplaced = [pod for each in shut for pod in each.unplaced if pod.uid not in known]
+        groups.append(replace(group, unplaced=(*group.unplaced, *unplaced)))
     return tuple(groups), told
 
 
@@ -281,7 +284,8 @@ def _asked(node: Plugged, name: str) -> int:
 def _holders(node: Plugged, in_a_card: Mapping[str, Fraction | None]) -> Iterator[picture.Unplaced]:
     """Yield who holds such units; parts, of which a card has so many, are a part of one."""
     for pod in node.pods:
-        counts = extended.held(pod.snapshot)
+        is_on_none = pod.source == kai.SOURCE and not (pod.shares or pod.unknown_types)
+        counts = {} if is_on_none else extended.held(pod.snapshot)
         for name, whole in in_a_card.items():
             if counts.get(name):
                 cards = counts[name] / (whole or Fraction(1))

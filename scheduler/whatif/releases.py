@@ -55,9 +55,10 @@ def minimal_set(
     One that keeps a card's place for others ends with them, and never by itself.
     """
     lifted = [
-        holder
-        for holder in what_if.on(node)
-        if may_end(holder) and not keeps_a_place(holder.held.pod_name)
+        one
+        for one in what_if.on(node)
+        if may_end(one)
+        and not keeps_a_place(one.held.pod_name, one.held.namespace, one.held.source)
     ]
     for holder in lifted:
         what_if.lift(holder)

@@ -374,14 +374,15 @@ def by_claims_alone(source: Ledger, when: When, node: str) -> list[HolderRow]:
     from scheduler.usage.others import ALONE
 
     since: dict[tuple[str, str], int] = {}  # node, claim -> where it was said first, and ever since
-    for position, event in seldom_of(source.connection, NodeDescribed):
+    alone = Others(source, when).at(ALONE)
+    for position, event in seldom_of(source.connection, NodeDescribed) if alone else ():
         assert isinstance(event, NodeDescribed), position
         named = {(event.node_uid, each.claim) for each in event.facts.systems.claims}
         left = {key: at for key, at in since.items() if key[0] != event.node_uid or key in named}
         since = {**dict.fromkeys(named, position), **left} if event.node_name == node else left
     times = times_of(source.connection, since.values())
     rows = []
-    for each in Others(source, when).at(ALONE) if since else ():
+    for each in alone:
         if position := since.get((each.node, each.holder.path), 0):
             whole = HolderRow(
                 position=position,

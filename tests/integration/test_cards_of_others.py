@@ -311,3 +311,37 @@ def test_a_ledger_says_what_of_a_dump_could_not_be_read(dump: str, line: Command
     with open_ledger(str(line.ledger), mode="read") as ledger:
         drawn = answer_map(ledger, MapQuestion(output=OutputFormat.JSON), Sight(namespace="other"))
     assert json.loads(drawn.out.getvalue())["contradictions"] == []
+
+
+@pytest.mark.parametrize("core", [100, 50])
+def test_a_card_that_two_systems_give_is_a_double(
+    line: CommandLine, tmp_path: Path, core: int
+) -> None:
+    """One Pod has it whole by a claim, another one a part by Volcano."""
+    register = {"volcano.sh/node-vgpu-register": f"{UUID},2,40960,NVIDIA-A100,true:"}
+    given = {"volcano.sh/vgpu-ids-new": f"{UUID},NVIDIA,1000,{core}:", "volcano.sh/vgpu-node": "h1"}
+    asks = container(limits={"volcano.sh/vgpu-number": 1})
+    objects = [
+        node("h1", allocatable={"volcano.sh/vgpu-number": "2"}, annotations=register),
+        resource_slice([card("gpu-0", UUID)], node="h1"),
+        resource_claim("c", result("gpu-0", node="h1"), node="h1", pods=("w",)),
+        pod(container(), name="w", namespace="team-c", uid="uid-w", nodeName="h1"),
+        pod(asks, name="v", namespace="ml", uid="v", nodeName="h1", annotations=given),
+    ]
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+
+    double = json.loads(line.run("map", str(path), "-o", "json").out)["double"]
+
+    assert [each["id"] for each in double] == [UUID]
+
+
+def test_a_ledger_without_claims_is_not_read_for_them(
+    line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every node all descriptions ever written would be decoded."""
+    simulated(line, "nvidia-plain-containers")
+    monkeypatch.setattr("ledger.store.reading.kept.seldom_of", None)
+
+    nodes = json.loads(line.ask("map", "-o", "json").out)["nodes"]
+    assert line.ask("who", nodes[0]["node"]).code == 0

@@ -181,3 +181,24 @@ def test_a_fraction_leaves_other_devices_of_its_pod_alone(line: CommandLine) -> 
     found = holders(line, cards(1), given, keeper("a", UUIDS[0]), both)
 
     assert found == [(UUIDS[0], [("both", 12288)]), ("mlx5_0", [("both", None)])]
+
+
+def test_users_of_a_card_in_replicas_are_named(line: CommandLine) -> None:
+    """Nobody knows which card it is; the Pod that keeps their place holds nothing beside them."""
+    shared = cards(8)
+    shared["metadata"]["labels"] |= {"nvidia.com/gpu.count": "2", "nvidia.com/gpu.replicas": "4"}
+    path = dumped(line, shared, keeper("a", UUIDS[0]), user("u", "a", gpu_fraction="0.5"))
+    (group,) = json.loads(line.run("map", path, "-o", "json").out)["nodes"][0]["groups"]
+
+    assert [each["name"] for each in group["unplaced"]] == ["u"]
+    assert (group["cards"], group["free"], group["gettable"]) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("memory", ["40960", ""])
+def test_fractions_of_more_than_a_card_are_a_double(line: CommandLine, memory: str) -> None:
+    """Also where its memory is known from the node's label, or from nobody."""
+    users = [user(name, "a", gpu_fraction="0.6") for name in "uv"]
+    path = dumped(line, cards(1, memory), keeper("a", UUIDS[0]), *users)
+    double = json.loads(line.run("map", path, "-o", "json").out)["double"]
+
+    assert [each["holders"] for each in double] == [["team/u", "team/v"]]

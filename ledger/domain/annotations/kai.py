@@ -16,6 +16,8 @@ _FRACTION: Final = "gpu-fraction"  # 0.5
 _MEMORY: Final = "gpu-memory"  # 4000, in MiB
 _DEVICES: Final = "gpu-fraction-num-devices"  # 2
 _PART: Final = re.compile(r"0?\.[0-9]{1,9}|1(\.0{1,9})?")
+SOURCE: Final = "kai"  # of what a Pod with a group's label holds
+_KEEPING: Final = ("kai-resource-reservation", "runai-reservation")
 _QUEUES: Final = ("kai.scheduler/queue", "runai/queue")
 
 
@@ -34,9 +36,10 @@ def groups_of(labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted({labels[key] for key in labels if key.partition("/")[0] == GROUP}))
 
 
-def keeps_a_place(name: str) -> bool:
-    """Tell whether a Pod of this name has a card for others that are on it."""
-    return name.startswith(("gpu-reservation", "runai-reservation"))
+def keeps_a_place(name: str, namespace: str = "", source: str = SOURCE) -> bool:
+    """Tell whether a Pod has a card for others that are on it: of a group, or where such are."""
+    is_named = name.startswith(("gpu-reservation", "runai-reservation"))
+    return is_named and (source == SOURCE or namespace in _KEEPING)
 
 
 def part_asked(

@@ -378,7 +378,7 @@ def _closed(card: RegisteredCard, cordoned: Container[str]) -> str:
     if card.device_id in cordoned:
         return systems.CORDONED
     if card.mode == MIG_MODE:
-        return systems.IN_MIG_MODE
+        return "MIG mode"
     return "" if card.memory_mib else "no memory told"
 
 

@@ -12,13 +12,11 @@ from scheduler.usage.picture import (
     DeviceNow,
     HolderNow,
     Many,
-    NodeNow,
     Sums,
     Units,
     Unplaced,
     exactly,
     group_of,
-    whole_beside_others,
 )
 from scheduler.usage.plugins import Plugged, plugin_groups
 
@@ -138,25 +136,3 @@ def test_one_id_is_as_bad_as_any_system_has_it(*, is_first: bool) -> None:
 
     assert [(card.healthy, card.closed) for card in group.devices] == [(False, "unhealthy")]
     assert (sums.free, sums.gettable) == (exactly(0), exactly(0))
-
-
-@pytest.mark.parametrize(
-    ("shares", "is_double"),
-    [
-        pytest.param([("a", True), ("b", False)], True, id="whole beside a part"),
-        pytest.param([("a", False), ("b", False)], False, id="two parts"),
-        pytest.param([("a", True), ("a", True)], False, id="one Pod by two systems"),
-        pytest.param([("a", True)], False, id="alone"),
-    ],
-)
-def test_a_card_held_whole_beside_others_is_a_double(
-    shares: list[tuple[str, bool]], *, is_double: bool
-) -> None:
-    """Whichever systems gave it."""
-    holders = tuple(HolderNow(namespace="ml", name=n, uid=n, whole=w) for n, w in shares)
-    device = DeviceNow(id="GPU-a", minor=0, holders=holders)
-    cards = group_of(system="dra", devices=[device], is_open=True, is_inventoried=False)
-
-    found = [each.holders for each in whole_beside_others(NodeNow(name="n", groups=(cards,)))]
-
-    assert found == ([("ml/a", "ml/b")] if is_double else [])

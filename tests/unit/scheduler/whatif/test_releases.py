@@ -74,7 +74,12 @@ def test_one_that_makes_room_alone_ends_in_place_of_several() -> None:
 
 def test_who_keeps_a_place_for_others_is_not_named() -> None:
     """A reservation Pod of KAI's goes with those who use its card (docs/contracts/kai.md)."""
-    keeper = running("gpu-reservation-n0-a", held(0, 100), cpu_milli=0)
-    what_if = WhatIf([gpu_node("n0", 1)], [Holder(node=0, held=keeper)], SchedulingSettings())
-
-    assert smallest_ending(wants(1), what_if, decisions_max=DECISIONS) == (None, False)
+    named = running("gpu-reservation-n0-a", held(0, 100), cpu_milli=0)
+    keepers = [
+        structs.replace(named, source="kai"),
+        structs.replace(named, namespace="kai-resource-reservation"),
+    ]
+    for keeper, is_never in [*((one, True) for one in keepers), (named, False)]:
+        what_if = WhatIf([gpu_node("n0", 1)], [Holder(node=0, held=keeper)], SchedulingSettings())
+        found = smallest_ending(wants(1), what_if, decisions_max=DECISIONS)
+        assert (found == (None, False)) is is_never
