@@ -22,16 +22,8 @@ from ledger.domain.annotations.guarded import (
 )
 from ledger.domain.vocabulary import DEFAULT_VOCABULARY
 from webhook.decide.validating.forgery import ANNOTATION_MIRROR, NODES_GROUP
-from webhook.manifests import cel, fixed
+from webhook.manifests import cel, fixed, hooks
 from webhook.manifests.dialects.registry import POLICIES
-from webhook.manifests.hooks import (
-    chooses_devices,
-    every_new_ephemeral,
-    mounts_devices,
-    names_cdi,
-    sights,
-    told_of_none,
-)
 from webhook.manifests.policy import Policy, PolicyOptions, combined, objects, rule
 
 _EVERY_KEY: Final = "variables.after.map(k, k) + variables.before.map(k, k)"
@@ -176,14 +168,14 @@ def _policies(options: PolicyOptions) -> list[Policy]:
             },
         ),
     ]
-    shows_none = every_new_ephemeral(f"!({chooses_devices(may_read=False)})")
+    shows_none = hooks.every_new_ephemeral(f"!({hooks.chooses_devices(may_read=False)})")
     of_pods = [
         Policy(
             name="marked",
             rules=[rule(["CREATE"], ["pods"])],
             conditions={"asks-devices": cel.takes("object", devices), **shown_only},
             within={"in-managed": _in_managed()},
-            variables={"sights": sights()},
+            variables={"sights": hooks.sights()},
             validations={
                 "a Pod that asks for devices must pass Tenure's admission, which marks it: is the"
                 " webhook registered and running?": (_marked("object")),
@@ -202,7 +194,7 @@ def _policies(options: PolicyOptions) -> list[Policy]:
                 **ours_to_judge,
             },
             within=of_managed,
-            variables={"sights": sights()},
+            variables={"sights": hooks.sights()},
             validations={
                 "requests and limits of devices must be equal": _every_container(
                     _equal_devices(devices)
@@ -213,10 +205,10 @@ def _policies(options: PolicyOptions) -> list[Policy]:
                 "what a container that holds devices sees is set by Tenure alone:"
                 f" {res.ENV_NVIDIA_VISIBLE}, or a volume mount below {res.NVIDIA_DEVICE_MOUNTS}": (
                     "!variables.sights.exists(n, n % 10 == 2)"
-                    f" && {_every_container(f'!{mounts_devices()}')}"
+                    f" && {_every_container(f'!{hooks.mounts_devices()}')}"
                 ),
                 f"the CDI devices of a Pod that holds devices are given by Tenure alone:"
-                f" no annotation in {res.DOMAIN_CDI}": f"!({names_cdi('variables.noted')})",
+                f" no annotation in {res.DOMAIN_CDI}": f"!({hooks.names_cdi('variables.noted')})",
                 **unpinned,
             },
         ),
@@ -249,7 +241,7 @@ def _policies(options: PolicyOptions) -> list[Policy]:
                 "an ephemeral container sees no cards: give it the environment"
                 f" {res.ENV_NVIDIA_VISIBLE}=void, as Tenure's webhook does while it is running": (
                     f"!({is_ours} && variables.asks_devices)"
-                    f" || ({every_new_ephemeral(told_of_none())})"
+                    f" || ({hooks.every_new_ephemeral(hooks.told_of_none())})"
                 ),
                 f"an ephemeral container gets no cards by {res.ENV_NVIDIA_VISIBLE}, nor by a volume"
                 f" mount below {res.NVIDIA_DEVICE_MOUNTS}": shows_none,
@@ -278,7 +270,8 @@ def _policies(options: PolicyOptions) -> list[Policy]:
                     f" || !has(oldObject.spec.nodeName) || ({fixed.same_words()})"
                 ),
                 f"no Pod gains CDI devices by an annotation in {res.DOMAIN_CDI}": (
-                    f"request.userInfo.username in {accounts} || !({names_cdi('variables.noted')})"
+                    f"request.userInfo.username in {accounts}"
+                    f" || !({hooks.names_cdi('variables.noted')})"
                 ),
             },
         ),

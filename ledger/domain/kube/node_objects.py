@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Final, TypeVar
 
 from ledger.domain import resources
-from ledger.domain.annotations import node_cpu
+from ledger.domain.annotations import node_cpu, wire
 from ledger.domain.annotations.checkpoints import DeviceCheckpoint, read_devices_checkpoints
 from ledger.domain.annotations.cpu import CpuBindPolicy, NumaPolicy
 from ledger.domain.annotations.partitions import (
@@ -18,33 +18,14 @@ from ledger.domain.annotations.partitions import (
     honors_partitions,
 )
 from ledger.domain.annotations.volcano_vgpu import VGPU_NUMBER, VGPU_REGISTER, decode_vgpu_register
-from ledger.domain.annotations.wire import (
-    a_flag,
-    a_quantity,
-    an_object,
-    annotation_path,
-    decoded,
-    each,
-    is_number,
-)
 from ledger.domain.bounds import bounds_of
 from ledger.domain.cpuset import EMPTY, CpuSet
 from ledger.domain.devices import DeviceRecord
 from ledger.domain.dialects.protocol import Listed
 from ledger.domain.dialects.registry import READERS
 from ledger.domain.errors import InputError
-from ledger.domain.kube import device_objects, nrt_objects
+from ledger.domain.kube import device_objects, nrt_objects, object_fields
 from ledger.domain.kube.derived_links import derive_links
-from ledger.domain.kube.object_fields import (
-    annotations_of,
-    default_uid,
-    labels_of,
-    metadata_of,
-    name_of,
-    named,
-    spec_of,
-    text_at,
-)
 from ledger.domain.nodes import NodeFacts, Taint
 from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.quantity import NANO, ZERO, Quantity
@@ -63,8 +44,8 @@ def decode_unhealthy_cards(text: str) -> tuple[frozenset[int], tuple[str, ...]]:
     it never condemns card 0. Blanks around an index are taken.
     """
     tokens = [token.strip() for token in text.split(",") if token.strip()]
-    numbers = [token for token in tokens if is_number(token)]
-    bad = tuple(token for token in tokens if not is_number(token))
+    numbers = [token for token in tokens if wire.is_number(token)]
+    bad = tuple(token for token in tokens if not wire.is_number(token))
     return frozenset(map(int, numbers)), bad
 
 
@@ -132,14 +113,14 @@ def decode_node(
         InputError: a wrong type, a missing name, a bad or negative quantity, JSON that does not
             parse. `place` names the object when it is not the Node: `Device n-17`.
     """
-    metadata = metadata_of(node)
-    name, annotations = name_of(metadata), annotations_of(node)
-    device_labels = _within(f"Device {name}", lambda: labels_of(device))
+    metadata = object_fields.metadata_of(node)
+    name, annotations = object_fields.name_of(metadata), object_fields.annotations_of(node)
+    device_labels = _within(f"Device {name}", lambda: object_fields.labels_of(device))
     labels = {
         **{key: device_labels[key] for key in _COPIED_LABELS if key in device_labels},
-        **labels_of(node),
+        **object_fields.labels_of(node),
     }
-    spec, status = spec_of(node), an_object(node.get("status"), "status")
+    spec, status = object_fields.spec_of(node), wire.an_object(node.get("status"), "status")
     quantities = _quantities(status, vocabulary)
     found = (reader.listed(annotations, labels, quantities or {}) for reader in READERS)
     listed = next((one for one in found if one is not None), None)
@@ -161,21 +142,22 @@ def decode_node(
     own = {**topology.copies, **annotations}
     cpu_milli, memory_bytes, pods_max = _limits(quantities, nrt_objects.read_node_reservation(own))
     partitions, partition_warnings = _partitions(device, labels)
-    info = an_object(status.get("nodeInfo"), "status.nodeInfo")
-    taints = _with_readiness(each(spec.get("taints"), "spec.taints", _taint), status)
+    info = wire.an_object(status.get("nodeInfo"), "status.nodeInfo")
+    taints = _with_readiness(wire.each(spec.get("taints"), "spec.taints", _taint), status)
     systems, of_systems = systems_of_node(status, annotations, vocabulary)
     facts = NodeFacts(
-        uid=text_at(metadata, "uid", "metadata") or default_uid("Node", "", name),
+        uid=object_fields.text_at(metadata, "uid", "metadata")
+        or object_fields.default_uid("Node", "", name),
         name=name,
         # In lower case: kernels differ in how they print the same one.
-        system_uuid=text_at(info, "systemUUID", "status.nodeInfo").lower(),
-        machine_id=text_at(info, "machineID", "status.nodeInfo"),
-        boot_id=text_at(info, "bootID", "status.nodeInfo"),
-        created=text_at(metadata, "creationTimestamp", "metadata"),
+        system_uuid=object_fields.text_at(info, "systemUUID", "status.nodeInfo").lower(),
+        machine_id=object_fields.text_at(info, "machineID", "status.nodeInfo"),
+        boot_id=object_fields.text_at(info, "bootID", "status.nodeInfo"),
+        created=object_fields.text_at(metadata, "creationTimestamp", "metadata"),
         lost=any(taint.key == resources.TAINT_OUT_OF_SERVICE for taint in taints),
         labels=labels,
         taints=taints,
-        unschedulable=a_flag(spec.get("unschedulable"), "spec.unschedulable", default=False),
+        unschedulable=wire.a_flag(spec.get("unschedulable"), "spec.unschedulable", default=False),
         cpu_milli=cpu_milli,
         memory_bytes=memory_bytes,
         pods_max=pods_max,
@@ -225,10 +207,10 @@ def decode_witnesses(
         InputError: JSON that does not parse.
     """
     checkpoints: dict[str, tuple[DeviceCheckpoint, ...]] = {}
-    for entry in read_devices_checkpoints(annotations_of(device)):
+    for entry in read_devices_checkpoints(object_fields.annotations_of(device)):
         checkpoints[entry.pod_uid] = (*checkpoints.get(entry.pod_uid, ()), entry)
     cpus: dict[str, CpuSet] = {}
-    for alloc in nrt_objects.kubelet_allocs(annotations_of(nrt)):
+    for alloc in nrt_objects.kubelet_allocs(object_fields.annotations_of(nrt)):
         cpus[alloc.uid] = cpus.get(alloc.uid, EMPTY) | alloc.cpus
     return KubeletReports(checkpoints=checkpoints, cpus=cpus)
 
@@ -245,7 +227,7 @@ def _quantities(status: Mapping[str, object], vocabulary: Vocabulary) -> Quantit
     """Return allocatable, else capacity, else None: a Node that says nothing has no limits."""
     for section in ("allocatable", "capacity"):
         path = f"status.{section}"
-        items = named(status.get(section), path)
+        items = object_fields.named(status.get(section), path)
         if items:
             return vocabulary.canonical_resources(
                 {name: _quantity(item, f"{path}[{name}]", name) for name, item in items.items()}
@@ -255,13 +237,15 @@ def _quantities(status: Mapping[str, object], vocabulary: Vocabulary) -> Quantit
 
 def _advertised_names(status: Mapping[str, object], names: set[str]) -> tuple[str, ...] | None:
     """Return which of these names the Node has, in whatever amount; None as `_quantities` does."""
-    sections = (named(status.get(section), section) for section in ("allocatable", "capacity"))
+    sections = (
+        object_fields.named(status.get(section), section) for section in ("allocatable", "capacity")
+    )
     amounts = next(filter(None, sections), None)
     return None if amounts is None else tuple(sorted(names & amounts.keys()))
 
 
 def _quantity(value: object, path: str, name: str) -> Quantity:
-    quantity = a_quantity(value, path)
+    quantity = wire.a_quantity(value, path)
     most = _CPUS_MAX if name == resources.CPU else INTEGER_MAX
     if quantity.nanos > most * NANO:
         raise InputError(f"beyond what can be counted exactly: value={value!r}", field=path)
@@ -382,7 +366,7 @@ def _partitions(
     """
     if device is None:
         return None, []  # cards made up from quantities have no minors that a table could mean
-    text = annotations_of(device).get(resources.ANNOTATION_GPU_PARTITIONS)
+    text = object_fields.annotations_of(device).get(resources.ANNOTATION_GPU_PARTITIONS)
     if text is None:
         vendor, model = (
             labels.get(resources.LABEL_GPU_VENDOR, ""),
@@ -416,7 +400,7 @@ def _with_readiness(taints: tuple[Taint, ...], status: Mapping[str, object]) -> 
     what the object has.
     """
     known = {taint.key for taint in taints}
-    for condition in each(status.get("conditions"), "status.conditions", an_object):
+    for condition in wire.each(status.get("conditions"), "status.conditions", wire.an_object):
         key = _UNREADY.get(str(condition.get("status")))
         if condition.get("type") == "Ready" and key and known.isdisjoint(_UNREADY.values()):
             return (*taints, Taint(key=key, value="", effect=UNSAID))
@@ -494,7 +478,7 @@ def _uncounted(quantities: Quantities) -> Iterator[str]:
 
 
 def _cpu_amplification(annotations: Mapping[str, str]) -> Fraction:
-    ratios = decoded(
+    ratios = wire.decoded(
         annotations, resources.ANNOTATION_AMPLIFICATION_RATIO, node_cpu.decode_amplification_ratios
     )
     return (ratios or {}).get(resources.CPU, Fraction(1))
@@ -514,7 +498,7 @@ def systems_of_node(
     there = _units(status.get("capacity"), vocabulary)
     offers = _units(status.get("allocatable") or status.get("capacity"), vocabulary)
     cards = decode_vgpu_register(annotations.get(VGPU_REGISTER, ""))
-    fault = f"{annotation_path(VGPU_REGISTER)} can't be read: not as the plugin writes it"
+    fault = f"{wire.annotation_path(VGPU_REGISTER)} can't be read: not as the plugin writes it"
     others = [reader.registered(annotations) for reader in READERS]
     unread = [each for other in others for each in other.unread]
     faults = [f"a register of {vendor} cards can't be read" for _, vendor in unread]
@@ -530,9 +514,9 @@ def systems_of_node(
 
 def _units(amounts: object, vocabulary: Vocabulary) -> dict[str, int]:
     try:
-        items = named(amounts, "")
+        items = object_fields.named(amounts, "")
         return {
-            name: min(INTEGER_MAX, max(0, a_quantity(amount, name).nanos // NANO))
+            name: min(INTEGER_MAX, max(0, wire.a_quantity(amount, name).nanos // NANO))
             for name, amount in items.items()
             if "/" in name and is_device(name, vocabulary)
         }
