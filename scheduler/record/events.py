@@ -20,7 +20,7 @@ from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request import extended
 from ledger.domain.request.requests import DeviceDemand, PodRequest, gpu_core_percent, group_name
-from ledger.domain.resources import NVIDIA_GPU
+from ledger.domain.resources import WHOLE_CARD_NAMES
 from ledger.domain.systems import SystemPart
 from scheduler.cluster.model import HealthChange, RefusedPod
 from scheduler.decide.outcome import Placement, Unplaced
@@ -478,8 +478,8 @@ def _demand_text(demand: DeviceDemand, written: Mapping[str, int]) -> str:
         return f"{demand.count} x {demand.core_percent} {demand.device_type}"
     part = demand.memory_bytes or max(demand.core_percent, demand.memory_ratio_percent) % 100
     if demand.exclusive and not part:
-        name = NVIDIA_GPU if written.get(NVIDIA_GPU) == demand.count else "x whole gpu"
-        return f"{demand.count} {name}"
+        named = [f"{written[n]} {n}" for n in sorted(WHOLE_CARD_NAMES & written.keys())]
+        return ", ".join(named) or f"{demand.count} x whole gpu"
     parts = ["alone"] if demand.exclusive else []
     if demand.core_percent:
         parts.append(f"{format_cards(demand.core_percent)} core")

@@ -10,18 +10,19 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final
 
+from ledger.domain import resources as res
 from ledger.domain.annotations.volcano_vgpu import VGPU_NAMES, VGPU_NUMBER
 from ledger.domain.devices import GPU
 from ledger.domain.dialects.names import FOREIGN_WORDS, Dialect
 from ledger.domain.dialects.registry import READERS, gpu_dialect_of
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request.card_names import CARD, PRODUCT, SHARED, SLICE
-from ledger.domain.resources import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY, NVIDIA_GPU
+from ledger.domain.request.card_names import CARD, PRODUCT, SHARED, cut_of
+from ledger.domain.request.extended import PLAIN_CARDS
 from ledger.domain.vocabulary import Vocabulary
 
 NOBODY: Final = ": nobody offers it"
 _ALIKE: Final = 0.86
-_SHARED: Final = SHARED.removeprefix(NVIDIA_GPU)
+_SHARED: Final = SHARED.removeprefix(res.NVIDIA_GPU)
 _MIG: Final = "nvidia.com/mig-"
 _PROFILE: Final = re.compile(r"(.*/mig-[0-9]g\.)[0-9]+gb.*")
 
@@ -50,15 +51,15 @@ def near_names(
             continue
         meant = _meant(name, offered.keys() - asked, vocabulary)
         if any(each.endswith(f"-MIG-{name.removeprefix(_MIG)}") for each in products):
-            meant = NVIDIA_GPU  # all units of a node are slices of this kind
+            meant = res.NVIDIA_GPU  # all units of a node are slices of this kind
         if meant:
             left = [free(number, meant) for number in range(len(nodes))]
             numbers = [max(0, each) for each in left if each is not None]
             there = f"{offered[meant]} of {sum(times)} nodes offer it"
             amount = f", {sum(numbers)} free" if numbers else ""
-            yield f"Insufficient {name}{NOBODY}; meant {meant}? {there}{amount}"
+            yield f"{name}{NOBODY}; meant {meant}? {there}{amount}"
         elif any(name in words.resources for words in FOREIGN_WORDS):
-            yield f"Insufficient {name}{NOBODY}"
+            yield f"{name}{NOBODY}"
 
 
 def offers_of(node: NodeFacts) -> frozenset[str]:
@@ -67,27 +68,23 @@ def offers_of(node: NodeFacts) -> frozenset[str]:
     names = {name for name, amount in amounts if amount}
     if any(device.device_type == GPU for device in node.devices):
         spoken = Dialect if node.dialects is None else node.dialects
-        names |= {n for each in READERS if each.dialect in spoken for n in each.words.resources}
+        words = {n for each in READERS if each.dialect in spoken for n in each.words.resources}
+        names |= words - (frozenset() if res.LABEL_GPU_VENDOR in node.labels else PLAIN_CARDS)
     return frozenset({*names, *(VGPU_NAMES if VGPU_NUMBER in names else ())})
 
 
 def _meant(name: str, offered: Collection[str], vocabulary: Vocabulary) -> str:
     slices, (domain, _, last) = _PROFILE.fullmatch(name), name.lower().rpartition("/")
+    cards = sorted((each for each in offered if cut_of(each, {})), reverse=True)  # large ones first
     likely = [
         *(other for other in (name.removesuffix(_SHARED), name + _SHARED) if other in offered),
         *(other for other in sorted(offered) if slices and other.startswith(slices[1])),
         *(o for o in sorted(offered) if o.startswith(domain) and o.endswith(f"/{last}")),
         *(other for other in [meant_resource(name, vocabulary)] if other in offered),
         *get_close_matches(name, [] if slices else sorted(offered), n=1, cutoff=_ALIKE),
-        *(other for other in sorted(offered) if name == NVIDIA_GPU and SLICE.fullmatch(other)),
-        *(o for o in sorted(offered) if CARD.fullmatch(last) and _is_card_of(o, domain)),
+        *(o for o in cards if CARD.fullmatch(last) and o.startswith(f"{domain}/")),
     ]
     return next(iter(likely), "")
-
-
-def _is_card_of(name: str, domain: str) -> bool:
-    its_domain, _, last = name.rpartition("/")
-    return its_domain == domain and CARD.fullmatch(last) is not None
 
 
 @lru_cache(maxsize=1024)
@@ -113,9 +110,11 @@ class _Words:
 @lru_cache(maxsize=4)
 def _words(vocabulary: Vocabulary) -> _Words:
     canonical, proposal_name = vocabulary.canonical, vocabulary.proposal_name
-    read = frozenset({*vocabulary.device_names, BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY})
+    read = frozenset(
+        {*vocabulary.device_names, res.BATCH_CPU, res.BATCH_MEMORY, res.MID_CPU, res.MID_MEMORY}
+    )
     names = tuple(
         sorted(name for name in read if name in {canonical(name), proposal_name(canonical(name))})
     )
     last = {name.rpartition("/")[2]: name for name in reversed(names)}
-    return _Words(read=read, names=names, by_last_word={**last, "gpu": NVIDIA_GPU})
+    return _Words(read=read, names=names, by_last_word={**last, "gpu": res.NVIDIA_GPU})

@@ -69,8 +69,8 @@ AFFINITY: Final = Reason(
 )
 GPU_VENDOR: Final = Reason(
     text=f"node(s) didn't have GPUs of the vendor asked for (label {res.LABEL_GPU_VENDOR})",
-    remedy=f"label the node, or its Device object, {res.LABEL_GPU_VENDOR} with the vendor of its"
-    " GPUs",
+    remedy="add a node with GPUs of that vendor; if these are such, label the node, or its Device"
+    f" object, {res.LABEL_GPU_VENDOR} with it",
 )
 NOT_ISOLATED: Final = Reason(
     text=f"node(s) didn't have the isolation asked for (label {res.LABEL_GPU_ISOLATION_PROVIDER})",

@@ -14,7 +14,6 @@ import numpy as np
 
 from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.dialects.registry import gpu_dialect_of, reader_of
-from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.card_names import MIG_STATE, NVIDIA_DOMAIN, SLICE, number_in
 from ledger.domain.request.extended import held
 from ledger.domain.request.near_names import near_names
@@ -27,6 +26,7 @@ from scheduler.decide.nodes.devices import DeviceArrays
 from scheduler.decide.nodes.node_arrays import NodeArrays
 
 _ILL: Final = f"{UNHEALTHY} or {CORDONED}"
+_CUTS: Final = frozenset({"pending", "rebooting"})
 OPENING: Final = "open "
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
@@ -135,6 +135,8 @@ def explain_devices(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Expl
     kind = NVIDIA_GPU if devices.by_number.item(node) else demand.device_type.upper()
     listed = len(devices.records[node])
     is_gpu = demand.device_type == GPU
+    if is_gpu and not listed and (unread := _unread(arrays, node)):
+        return f"asks {count} {kind}, {unread}", f"{OPENING}{kind} of {name}"
     present = max(listed, _there(arrays, node, NVIDIA_GPU) if is_gpu else 0)
     healthy = int((devices.healthy[node] & (devices.barred[node] == 0)).sum())
     if listed < count <= present:
@@ -155,10 +157,11 @@ def explain_devices(arrays: NodeArrays, node: int, demand: DeviceDemand) -> Expl
             f"release {count - free} whole {kind} on {name}",
         )
     if count > 1:
-        fit = sum(share >= asked for share in left)
+        size = f"{asked} %" if asked else mib_up(demand.memory_bytes)
+        fit = ((np.array(left) >= asked) & (devices.memory_free[node] >= demand.memory_bytes)).sum()
         return (
-            f"asks {asked} % of {count} {kind}, {fit} have that left",
-            f"release {asked} % of {count - fit} more {kind} on {name}",
+            f"asks {size} of {count} {kind}, {fit} have that left",
+            f"release {size} of {count - fit} more {kind} on {name}",
         )
     if demand.memory_bytes:
         return _explain_bytes(devices, node, demand, name)
@@ -234,16 +237,11 @@ def _there(arrays: NodeArrays, row: int, name: str) -> int:
     """Return how many a node has of a resource, those too which it does not offer now."""
     node = arrays.nodes[row]
     there, labels = node.systems.there(), node.labels
-    if name != NVIDIA_GPU or node.systems.cards or arrays.gpus.records[row]:
+    on = labels.get(MIG_STATE) not in _CUTS and any(there[n] for n in there if NVIDIA_DOMAIN in n)
+    if name != NVIDIA_GPU or node.systems.cards or arrays.gpus.records[row] or on:
         return there.get(name, 0)
-    if any(there[n] for n in there if n.startswith(NVIDIA_DOMAIN)) and not _is_being_cut(node):
-        return there.get(name, 0)  # else labels tell what its plugin will offer
     told = number_in(labels, f"{name}.count") or labels.get(f"{name}.present") == "true"
     return max(there.get(name, 0), int(told))
-
-
-def _is_being_cut(node: NodeFacts) -> bool:
-    return node.labels.get(MIG_STATE) in {"pending", "rebooting"}
 
 
 def _alike(arrays: NodeArrays, among: BoolArray) -> list[int]:
@@ -260,12 +258,13 @@ def _opens(arrays: NodeArrays, asked: Mapping[str, int], row: int) -> str:
     there = {name: _there(arrays, row, name) for name in asked}
     units, wholes = node.labels.get(LABEL_MIG_STRATEGY) == "single", asked.get(NVIDIA_GPU, 0)
     is_card = wholes and (units or wholes <= there[NVIDIA_GPU])
-    if _is_being_cut(node) and (is_card or any(SLICE.fullmatch(n) for n in asked)):
-        return f"{node.name} is being cut ({MIG_STATE}={node.labels[MIG_STATE]})"
+    cut = node.labels.get(MIG_STATE)
+    if cut in _CUTS and (is_card or any(SLICE.fullmatch(n) for n in asked)):
+        return f"{node.name} is being cut ({MIG_STATE}={cut})"
     offers = dict(node.systems.offers)
-    if node.other_scheduler and not node.systems.cards:
-        is_read = arrays.gpus.records[row] or not asked.keys() & offers.keys()
-        return "" if is_read else f"what cards {node.name} has can't be read"
+    unread = _unread(arrays, row) if asked.keys() & offers.keys() else ""
+    if unread or (node.other_scheduler and not node.systems.cards):
+        return unread
     if any(n > there[name] for name, n in asked.items()):
         return ""
     ill = [
@@ -274,6 +273,14 @@ def _opens(arrays: NodeArrays, asked: Mapping[str, int], row: int) -> str:
         if (n := there[name] - offers.get(name, 0)) > 0
     ]
     return ", ".join(ill)
+
+
+def _unread(arrays: NodeArrays, row: int) -> str:
+    node = arrays.nodes[row]
+    dialects = [gpu_dialect_of(name) for name, amount in node.systems.offers if amount]
+    in_parts = node.other_scheduler or any(d and not reader_of(d).by_plugin for d in dialects)
+    is_known = node.systems.cards or arrays.gpus.records[row]
+    return f"what cards {node.name} has can't be read" if in_parts and not is_known else ""
 
 
 def not_offered_now(
@@ -299,7 +306,8 @@ def _free(arrays: NodeArrays, alike: BoolArray, name: str) -> int | None:
     node = arrays.nodes[int(alike.argmax())]
     if node.extended.get(name) or dialect is None:
         rows = np.flatnonzero(alike)
-        return int(arrays.extended.times(((name, 1),), rows, UNLIMITED).sum())
+        times = arrays.extended.times(((name, 1),), rows, UNLIMITED)
+        return int(times.sum()) if node.extended.get(name) else None
     if dialect not in (node.dialects or (dialect,)):
         return None
     resource, unit = reader_of(dialect).sums.get(name, (name, 1))

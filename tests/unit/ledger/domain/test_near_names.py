@@ -46,7 +46,7 @@ def test_a_name_that_nobody_offers(asked: str, offers: str, *, meant: bool) -> N
     nodes = [offering("a", **{offers: 8}), offering("b")]
     free = {0: 5}
     found = [*near_names([asked], nodes, lambda number, _: free.get(number), DEFAULT_VOCABULARY)]
-    said = f"Insufficient {asked}: nobody offers it; meant {offers}? 1 of 2 nodes offer it, 5 free"
+    said = f"{asked}: nobody offers it; meant {offers}? 1 of 2 nodes offer it, 5 free"
     assert found == ([said] if meant else [])
 
 
@@ -55,7 +55,7 @@ def test_what_the_pod_asks_for_beside_is_not_what_it_meant() -> None:
     nodes = [offering("a", **{"nvidia.com/gpu": 8})]
     asked = {"nvidia.com/gpu", "nvidia.com/gpumem"}
     said = [*near_names(asked, nodes, lambda *_: None, DEFAULT_VOCABULARY)]
-    assert said == ["Insufficient nvidia.com/gpumem: nobody offers it"]
+    assert said == ["nvidia.com/gpumem: nobody offers it"]
 
 
 def test_where_all_units_are_slices_of_a_kind_that_is_what_they_are_called() -> None:
