@@ -24,17 +24,8 @@ from ledger.domain.log.state import Holding
 from ledger.domain.request.requests import PodRequest, group_name
 from scheduler.decide.extender import AskedNodes
 from scheduler.decide.filter.filtering import Filtered
+from scheduler.decide.group import life as lived
 from scheduler.decide.group.groups import MEMBERS_MISSING, Among, same_again
-from scheduler.decide.group.life import (
-    DEADLINE,
-    MEMBER_GONE,
-    NODE_GONE,
-    NODE_REFUSES,
-    GroupLife,
-    MemberAction,
-    next_step,
-    take_again,
-)
 from scheduler.decide.outcome import Placement, Unfit
 from scheduler.record import events
 from scheduler.record.grouping import Grouping, past_deadline
@@ -163,7 +154,7 @@ class LiveGroups:
         self.groups.forget(name)
         self.plans.give_up_to_come(name)
         if _was_evicted_lately(life, self._clock.wall_us()):
-            self.groups.lives[name] = GroupLife(name=name, evicted_us=life.evicted_us)
+            self.groups.lives[name] = lived.GroupLife(name=name, evicted_us=life.evicted_us)
 
     def together(self, uid: str) -> frozenset[str]:
         """Return the Pods that stand or fall with a Pod: its gang's that have begun, and itself."""
@@ -319,11 +310,14 @@ class LiveGroups:
                 return placement
             if self.starts.others_come(name, request.uid):
                 return self.plans.move(name, placement, among)
-            self.plans.drop(name, NODE_REFUSES, request.uid)
+            self.plans.drop(name, lived.NODE_REFUSES, request.uid)
         if self.plans.partial(name):
             return past_deadline(request)
         life, has_group = self.groups.life_of(request), request.group is not None
-        if next_step(life, request.uid, has_group=has_group) is not MemberAction.PLAN_GROUP:
+        if (
+            lived.next_step(life, request.uid, has_group=has_group)
+            is not lived.MemberAction.PLAN_GROUP
+        ):
             return None
         refusal = self.plan(request, among)
         return self.groups.kept(request) if refusal is None else refusal
@@ -401,7 +395,7 @@ class LiveGroups:
             return starts.ELSEWHERE
         if self._lacks_members(request):
             return MEMBERS_MISSING
-        return self._take(placement) or NODE_REFUSES
+        return self._take(placement) or lived.NODE_REFUSES
 
     def _lacks_members(self, request: PodRequest) -> bool:
         name = group_name(request)
@@ -473,7 +467,7 @@ class LiveGroups:
             if placement is None or life is None or event.pod_uid not in life.places:
                 continue
             if not self.plans.keep_again(name, placement):
-                self.plans.drop(name, NODE_REFUSES, event.pod_uid)
+                self.plans.drop(name, lived.NODE_REFUSES, event.pod_uid)
 
     def node_gone(self, pod_uids: Sequence[str]) -> None:
         """End plans whose places the engine gave back when their node went."""
@@ -482,7 +476,7 @@ class LiveGroups:
         places = [*filter(None, map(self.groups.taken, pod_uids))]
         for name, uid in {group_name(one.request): one.request.uid for one in places}.items():
             if not self.plans.is_under_way(name):
-                self.plans.drop(name, NODE_GONE, uid)
+                self.plans.drop(name, lived.NODE_GONE, uid)
 
 
 def _only(
@@ -509,7 +503,7 @@ def _only(
     return Judged(request=request, asked=asked, filtered=filtered)
 
 
-def _was_evicted_lately(life: GroupLife, now_us: int) -> bool:
+def _was_evicted_lately(life: lived.GroupLife, now_us: int) -> bool:
     return bool(life.evicted_us) and now_us < life.evicted_us + EVICTIONS_SECONDS * 1_000_000
 
 
@@ -759,13 +753,15 @@ class Plans:
             gone = [uid for uid in life.places if uid not in members]
             for uid in gone:
                 self._groups.left(name, uid, None)
-            taken = take_again(life, members, self._view.numbers, engine)
+            taken = lived.take_again(life, members, self._view.numbers, engine)
             for placement in (taken or {}).values():
                 engine.undo(placement)
             for placement in (taken or {}).values():
                 self._groups.keep(name, placement)
             if taken is None:
-                self.drop(name, MEMBER_GONE if gone else NODE_REFUSES, next(iter(gone), ""))
+                self.drop(
+                    name, lived.MEMBER_GONE if gone else lived.NODE_REFUSES, next(iter(gone), "")
+                )
             self._over(name)
 
     def review_all(self) -> None:
@@ -794,7 +790,7 @@ class Plans:
         if behind and not self._members.planned_behind_gates(name):
             self.drop(name, starts.MEMBERS_GATED, behind[0])
 
-    def _end_wait(self, name: str, life: GroupLife) -> None:
+    def _end_wait(self, name: str, life: lived.GroupLife) -> None:
         """
         Give up the members of a gang that are not bound so long after they were reserved for.
 
@@ -809,12 +805,12 @@ class Plans:
         unbound = {uid: held for uid, held in life.held.items() if not held.bound}
         late = {uid: held for uid, held in unbound.items() if held.since_us <= before_us}
         for uid in late:
-            self._view.wakeups.member_given_up.publish(uid, DEADLINE)
+            self._view.wakeups.member_given_up.publish(uid, lived.DEADLINE)
         if not late or any(held.since_us >= first_us for held in late.values()):
             return
         started = len(life.held) - len(late) + self._groups.running(name) >= gang.min_available
         if not started and (not life.gave_up or self._groups.is_complete(name)):
-            self.drop(name, DEADLINE, "")
+            self.drop(name, lived.DEADLINE, "")
 
     def partial(self, name: str) -> tuple[str, ...]:
         """

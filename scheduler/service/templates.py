@@ -12,16 +12,8 @@ from ledger.domain.kube.shared_templates import SharedTemplate
 from ledger.domain.log.events import LedgerEvent, SettingsChanged
 from ledger.domain.log.state import Holding
 from ledger.store.writing.commands import Command, Recorded
+from scheduler.cluster import settings as stated
 from scheduler.cluster.documents import Document
-from scheduler.cluster.settings import (
-    InText,
-    is_of_templates,
-    recorded_settings,
-    settings_hash,
-    settings_json,
-    templates_in,
-    with_templates,
-)
 from scheduler.decide.settings import SchedulingSettings
 from scheduler.record import events
 from scheduler.record.events import DecidedBy
@@ -57,7 +49,7 @@ class Templates:
         words: DecidedBy,
         *,
         said: str,
-        documents_in: InText,
+        documents_in: stated.InText,
     ) -> None:
         self._view = view
         self._recorder = recorder
@@ -69,7 +61,7 @@ class Templates:
         self._number = 0
         self._due_text = ""
         self.said = said
-        self._before = recorded_settings(said).devices.shared_templates if said else None
+        self._before = stated.recorded_settings(said).devices.shared_templates if said else None
         self.fault = ""
         view.wakeups.event_folded.subscribe(self._take_event)
 
@@ -84,10 +76,10 @@ class Templates:
             uid=uid,
             body=dict(item),
         )
-        if not is_of_templates(document):
+        if not stated.is_of_templates(document):
             return
         try:
-            self._templates = templates_in(document, self._documents_in)
+            self._templates = stated.templates_in(document, self._documents_in)
         except InputError as error:
             if self._templates is None:
                 self._templates = self._before
@@ -108,8 +100,8 @@ class Templates:
 
         Raises LedgerError: the old ones count, unless fenced.
         """
-        wanted = with_templates(self._given, self._templates)
-        text = settings_json(wanted, seed=0)
+        wanted = stated.with_templates(self._given, self._templates)
+        text = stated.settings_json(wanted, seed=0)
         if text == self.said:
             self._decide_by(wanted)
             return
@@ -144,4 +136,4 @@ class Templates:
             wakeups.room_freed.publish(name)
 
     def _worded(self, settings: SchedulingSettings) -> DecidedBy:
-        return replace(self._words, settings_hash=settings_hash(settings, seed=0))
+        return replace(self._words, settings_hash=stated.settings_hash(settings, seed=0))

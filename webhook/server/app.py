@@ -19,18 +19,10 @@ from aiohttp import web
 
 from ledger.domain.annotations.gang import SECOND_NS, parse_duration
 from ledger.domain.errors import InputError
+from webhook.decide import review as reviews
 from webhook.decide.answers import AdmissionAnswer
 from webhook.decide.facts import NamespaceFacts
 from webhook.decide.mutating.pod import mutate_pod
-from webhook.decide.review import (
-    DEFAULT_LIMITS,
-    AdmissionRequest,
-    LimitError,
-    ReviewLimits,
-    encode_review,
-    lists_of_containers,
-    request_beyond,
-)
 from webhook.decide.settings import AdmissionSettings
 from webhook.decide.validating.validate import validate
 from webhook.server import ports
@@ -51,7 +43,7 @@ TOLD_MAX: Final = 16
 
 _log: Final = logging.getLogger("tenure.admission")
 
-Decide = Callable[[AdmissionRequest, AdmissionSettings, NamespaceFacts], AdmissionAnswer]
+Decide = Callable[[reviews.AdmissionRequest, AdmissionSettings, NamespaceFacts], AdmissionAnswer]
 _DECISIONS: Final[dict[str, Decide]] = {MUTATE: mutate_pod, VALIDATE: validate}
 
 
@@ -68,7 +60,7 @@ class ServerLimits:
         seconds_min: what is tried at least, however soon the API server gives up.
     """
 
-    review: ReviewLimits = DEFAULT_LIMITS
+    review: reviews.ReviewLimits = reviews.DEFAULT_LIMITS
     in_flight_max: int = 64
     large_bytes: int = 64 * 2**10
     containers_quick: int = 32
@@ -76,10 +68,10 @@ class ServerLimits:
     seconds_min: float = 0.25
 
 
-def takes_long(request: AdmissionRequest, length: int, limits: ServerLimits) -> bool:
+def takes_long(request: reviews.AdmissionRequest, length: int, limits: ServerLimits) -> bool:
     """Tell whether a request is worth a thread of its own: its length, or a Pod's containers."""
     return length > limits.large_bytes or any(
-        sum(map(len, lists_of_containers(pod).values())) > limits.containers_quick
+        sum(map(len, reviews.lists_of_containers(pod).values())) > limits.containers_quick
         for pod in (request.obj, request.old)
         if pod is not None
     )
@@ -132,7 +124,7 @@ class Admission:
 class _BeyondError(Exception):
     """The request is of more than is read; `request` is whose it is, without its object."""
 
-    def __init__(self, request: AdmissionRequest, error: LimitError) -> None:
+    def __init__(self, request: reviews.AdmissionRequest, error: reviews.LimitError) -> None:
         super().__init__(str(error))
         self.request = request
         fact = f'{request.kind} "{request.shown_name}" is invalid: {error}'
@@ -187,7 +179,7 @@ def _handler(admission: Admission, hook: str) -> Callable[[web.Request], Awaitab
             asked, seconds = error.request, time.perf_counter() - started
             note = _Note(hook=hook, request=asked, uid=asked.uid, name=asked.shown_name)
             _take_note(admission, note, error.answer, seconds)
-            body = json.dumps(encode_review(asked, error.answer))
+            body = json.dumps(reviews.encode_review(asked, error.answer))
             return web.Response(text=body, content_type=JSON)
         except _BrokenError as error:
             metrics.broken.labels(error.reason).inc()
@@ -202,7 +194,7 @@ async def _answer(
     admission: Admission,
     hook: str,
     content: bytes,
-    read: AdmissionRequest | None,
+    read: reviews.AdmissionRequest | None,
     started: float,
 ) -> web.Response:
     """Answer a request, read already if it is a large one."""
@@ -246,13 +238,13 @@ async def _content(http: web.Request, limits: ServerLimits) -> bytes:
     return bytes(content)
 
 
-def _read(content: bytes, limits: ServerLimits) -> AdmissionRequest:
+def _read(content: bytes, limits: ServerLimits) -> reviews.AdmissionRequest:
     try:
         return read_review(content, limits.review)
     except InputError as error:
-        if isinstance(error, LimitError):
+        if isinstance(error, reviews.LimitError):
             with suppress(InputError):
-                raise _BeyondError(request_beyond(content), error) from error
+                raise _BeyondError(reviews.request_beyond(content), error) from error
         if len(content) > limits.review.bytes_max:
             raise _BrokenError(413, "too_large", str(error)) from error
         raise _BrokenError(400, "unreadable", str(error)) from error
@@ -271,7 +263,7 @@ class _Note:
     """Whom a decision is about; `uid` and `name` are not those of a request that is alike."""
 
     hook: str
-    request: AdmissionRequest
+    request: reviews.AdmissionRequest
     uid: str
     name: str
 

@@ -23,18 +23,9 @@ from ledger.domain.proofs.canonical import canonical_json
 from ledger.domain.proofs.merkle import compact_range
 from ledger.signing import Checkpoint
 from ledger.store import schema
+from ledger.store.archives import segment_files as written
 from ledger.store.archives.archived_proof import ProofStart, log_between, past_of
 from ledger.store.archives.ended_rows import digests_of_ended
-from ledger.store.archives.segment_files import (
-    SegmentFile,
-    SegmentFileWriter,
-    file_digest,
-    file_name,
-    header_of,
-    header_read,
-    line_of,
-    signed_text,
-)
 from ledger.store.archives.segments import TILE_EVENTS, End, Segment, add_keys, packed, segments_of
 from ledger.store.failures import advised, fact_of, refused_by_rule, unavailable
 from ledger.store.mending.acts import first_corrected
@@ -130,7 +121,7 @@ def orphans(ledger: Ledger, folder: Path) -> tuple[Path, ...]:
         named = {segment.file_name for segment in segments_of(ledger.connection)}
         origin = checked_head(ledger.connection).origin
     found = (path for path in sorted(folder.glob(_PATTERN)) if path.name not in named)
-    return tuple(path for path in found if header_read(path).get("origin") == origin)
+    return tuple(path for path in found if written.header_read(path).get("origin") == origin)
 
 
 def _sealed(ledger: Ledger, folder: Path, up_to: int, sign: Sign, check: Check) -> _Sealed | None:
@@ -149,7 +140,7 @@ def _sealed(ledger: Ledger, folder: Path, up_to: int, sign: Sign, check: Check) 
         _expect_true_times(connection, last)
         if stored_range(connection).size < last:
             raise LedgerError("the tree is not grown: start the service of this release once")
-        path = folder / file_name(before.position + 1, last)
+        path = folder / written.file_name(before.position + 1, last)
         partial = _partial(path)
         try:
             sealed = _written(connection, path, before, last, sign)
@@ -177,30 +168,32 @@ def _written(connection: Connection, path: Path, before: End, last: int, sign: S
     partial = _partial(path)
     origin = checked_head(connection).origin
     first = before.position + 1
-    out = SegmentFileWriter(partial)
+    out = written.SegmentFileWriter(partial)
     with closing(out), closing(_Proved(connection, before)) as proved:
         read = reader_of(connection)
         tree = Checkpoint(origin=origin, size=last, root=compact_range(read, last).root())
-        out.write(canonical_json(header_of(before, tree, compact_range(read, before.position))))
+        out.write(
+            canonical_json(written.header_of(before, tree, compact_range(read, before.position)))
+        )
         proved.take(_copied(rows_of(connection, log_between(first, last)), out))
         end = proved.end(last)
         if proved.root() != tree.root:
             raise CorruptLedgerError("the tree is not the one over the events", position=last)
         state, digest = packed(end.text())
-        out.finish(end.text(), sign(signed_text(tree, digest)))
+        out.finish(end.text(), sign(written.signed_text(tree, digest)))
     segment = Segment(
         first=first,
         last=last,
         position=0,
         file_name=path.name,
-        digest=file_digest(partial),
+        digest=written.file_digest(partial),
         root=tree.root,
         chain_hash=end.chain_hash,
         state_digest=digest,
         state=state,
         at_us=end.at_us,
     )
-    _read_back(connection, SegmentFile(partial, segment), before, end, tree)
+    _read_back(connection, written.SegmentFile(partial, segment), before, end, tree)
     rows = _rows_of(connection, segment)
     return _Sealed(segment=segment, path=path, kept=proved.kept, rows=rows)
 
@@ -253,15 +246,17 @@ def _refuse(position: int | None, text: str) -> None:
     raise advised(error, "run `tenure verify` for every finding, then restore a copy")
 
 
-def _copied(rows: Generator[Row, None, None], out: SegmentFileWriter) -> Generator[Row, None, None]:
+def _copied(
+    rows: Generator[Row, None, None], out: written.SegmentFileWriter
+) -> Generator[Row, None, None]:
     with closing(rows):
         for row in rows:
-            out.write(line_of(row))
+            out.write(written.line_of(row))
             yield row
 
 
 def _read_back(
-    connection: Connection, file: SegmentFile, before: End, end: End, tree: Checkpoint
+    connection: Connection, file: written.SegmentFile, before: End, end: End, tree: Checkpoint
 ) -> None:
     """Prove the file as it lies on the disk: chain, leaf hashes, tree, and state by folding."""
     fact = file.difference()
@@ -274,7 +269,7 @@ def _read_back(
 def _expect_room(path: Path, segment: Segment) -> None:
     if not path.exists():
         return
-    if header_read(path).get("root") != segment.root.hex():  # else it has these very events
+    if written.header_read(path).get("root") != segment.root.hex():  # else it has these very events
         raise InputError("a file with other events is in the way", place=str(path))
 
 

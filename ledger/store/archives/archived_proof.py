@@ -23,17 +23,9 @@ from ledger.domain.proofs.canonical import INTEGER_MAX
 from ledger.domain.proofs.hashing import GENESIS, chain_hash, row_leaf
 from ledger.domain.proofs.merkle import compact_range, split_hashes
 from ledger.store import schema
+from ledger.store.archives import segments as sealed
 from ledger.store.archives.ended_rows import NotCompared, compare_ended
 from ledger.store.archives.segment_files import SegmentFile, file_name
-from ledger.store.archives.segments import (
-    START,
-    End,
-    Segment,
-    add_keys,
-    end_of,
-    last_segment,
-    segments_of,
-)
 from ledger.store.proving.tree import node_reader
 from ledger.store.reading.kept import seldom_of
 from ledger.store.reading.tables import Report, in_key_order, is_typed, other_types, rows_of
@@ -67,7 +59,7 @@ def archived_past(
     Raises:
         CorruptLedgerError: the segment, its state or a tile is damaged.
     """
-    segment = last_segment(connection)
+    segment = sealed.last_segment(connection)
     if segment is None:
         return ArchivedPast()
     query = select(_reservations.pod_uid, _reservations.attempt).where(
@@ -82,7 +74,7 @@ def archived_past(
             if position in positions:
                 chains[position] = value.hex()
     return ArchivedPast(
-        last=segment.last, nodes=end_of(segment).folded().nodes, chains=chains, known=known
+        last=segment.last, nodes=sealed.end_of(segment).folded().nodes, chains=chains, known=known
     )
 
 
@@ -101,9 +93,9 @@ class ProofStart:
         not_compared: rows of archived events that the log says nothing of, unless they are read.
     """
 
-    start: End
-    segments: tuple[Segment, ...]
-    seals: Mapping[int, Segment]
+    start: sealed.End
+    segments: tuple[sealed.Segment, ...]
+    seals: Mapping[int, sealed.Segment]
     files: tuple[SegmentFile, ...]
     not_compared: tuple[NotCompared, ...] = ()
 
@@ -128,7 +120,7 @@ class ProofStart:
                 yield row
 
 
-NO_PAST: Final = ProofStart(start=START, segments=(), seals={}, files=())
+NO_PAST: Final = ProofStart(start=sealed.START, segments=(), seals={}, files=())
 """Nothing was archived: the log is read from its first event on."""
 
 
@@ -139,14 +131,14 @@ def past_of(connection: Connection, report: Report, folder: Path | None) -> Proo
     Raises:
         CorruptLedgerError: the segments, or the state at the last one's end, are damaged.
     """
-    segments = segments_of(connection)
+    segments = sealed.segments_of(connection)
     if not segments:
         return NO_PAST
-    last = end_of(segments[-1])
+    last = sealed.end_of(segments[-1])
     _compare_seals(connection, report, segments)
     for segment in segments[:-1]:
         try:
-            end_of(segment)
+            sealed.end_of(segment)
         except CorruptLedgerError as error:
             report(segment.last, str(error))
     archived = [_compare_sealing(connection, report, segment) for segment in segments]
@@ -161,7 +153,7 @@ def past_of(connection: Connection, report: Report, folder: Path | None) -> Proo
         if fact:
             report(None, fact)
     seals = {segment.last: segment for segment in segments}
-    return ProofStart(start=START, segments=segments, seals=seals, files=files)
+    return ProofStart(start=sealed.START, segments=segments, seals=seals, files=files)
 
 
 def log_behind(position: int) -> Any:  # noqa: ANN401 - a query
@@ -200,7 +192,9 @@ def tile_leaves(connection: Connection, last: int) -> Iterator[bytes]:
         raise CorruptLedgerError(fact, position=number * 256 + 1)
 
 
-def _compare_seals(connection: Connection, report: Report, segments: tuple[Segment, ...]) -> None:
+def _compare_seals(
+    connection: Connection, report: Report, segments: tuple[sealed.Segment, ...]
+) -> None:
     """Compare the chain and the roots of the segments with the tiles."""
     read = node_reader(connection)
     ends = {segment.last: segment for segment in segments}
@@ -216,7 +210,9 @@ def _compare_seals(connection: Connection, report: Report, segments: tuple[Segme
             report(position, "the segment's root is not the one of the tree")
 
 
-def _compare_sealing(connection: Connection, report: Report, segment: Segment) -> SegmentArchived:
+def _compare_sealing(
+    connection: Connection, report: Report, segment: sealed.Segment
+) -> SegmentArchived:
     """Compare a segment with the event that seals it; return that, as it must be."""
     query = select(_events.event_type, _events.body).where(_events.position == segment.position)
     row = connection.execute(query).first()
@@ -233,7 +229,9 @@ def _compare_sealing(connection: Connection, report: Report, segment: Segment) -
     return expected
 
 
-def _compare_acts(connection: Connection, report: Report, segments: tuple[Segment, ...]) -> None:
+def _compare_acts(
+    connection: Connection, report: Report, segments: tuple[sealed.Segment, ...]
+) -> None:
     """Report events that archive no segment, or change what was in an archive by then."""
     seals = {segment.position: segment.last for segment in segments}
     with suppress(InputError):  # what can't be read is reported as the log is walked
@@ -250,12 +248,12 @@ def _compare_acts(connection: Connection, report: Report, segments: tuple[Segmen
                     pass
 
 
-def _compare_kept(connection: Connection, report: Report, end: End) -> None:
+def _compare_kept(connection: Connection, report: Report, end: sealed.End) -> None:
     """Compare what stays of archived events with their leaf hashes, and see that nothing lacks."""
     kept = rows_of(connection, log_between(-INTEGER_MAX, end.position))
     keys = rows_of(connection, in_key_order(schema.ledger_archived))
     value = GENESIS
-    running = START.keys
+    running = sealed.START.keys
     with closing(kept), closing(keys):
         row, key = next(kept, None), next(keys, None)
         while row is not None and row[0] < 1:
@@ -272,7 +270,7 @@ def _compare_kept(connection: Connection, report: Report, end: End) -> None:
                 if not is_typed(schema.ledger_archived, key):
                     report(position, other_types(schema.ledger_archived, key))
                     return
-                running = add_keys(running, [key])
+                running = sealed.add_keys(running, [key])
                 key = next(keys, None)
             else:
                 report(position, "an archived event lacks its idempotency key")

@@ -21,16 +21,8 @@ from ledger.domain.log.events import LedgerEvent, SnapshotTaken
 from ledger.domain.log.state import Folding, LedgerState
 from ledger.domain.log.state_codec import FORMAT, decode_state
 from ledger.store import schema
+from ledger.store.archives import segments as sealed
 from ledger.store.archives.segment_files import SegmentFile
-from ledger.store.archives.segments import (
-    START,
-    End,
-    Segment,
-    end_of,
-    in_archive,
-    segments_of,
-    unpacked_text,
-)
 from ledger.store.mending.acts import TIMES, first_corrected, voids_of
 from ledger.store.open import Ledger
 from ledger.store.reading.read import read_events, recorded_event, replay
@@ -81,10 +73,10 @@ def state_at(ledger: Ledger, position: int, *, segments: Path | None = None) -> 
     if not 0 <= position <= head:
         raise InputError(f"no such position: position={position}, head={head}")
     with ledger.connection.begin():
-        archived = segments_of(ledger.connection)
+        archived = sealed.segments_of(ledger.connection)
     if archived and position < archived[-1].last:
         return _archived_state(ledger, archived, position, segments)
-    base = end_of(archived[-1]) if archived else START
+    base = sealed.end_of(archived[-1]) if archived else sealed.START
     first, state, findings = _newest_proven(ledger.connection, position, base)
     fold = Folding(state)
     for at, event in replay(ledger.connection, after=first, limit=position - first):
@@ -98,16 +90,16 @@ def state_at(ledger: Ledger, position: int, *, segments: Path | None = None) -> 
 
 
 def _archived_state(
-    ledger: Ledger, archived: Sequence[Segment], position: int, folder: Path | None
+    ledger: Ledger, archived: Sequence[sealed.Segment], position: int, folder: Path | None
 ) -> Loaded:
     """Return the state inside of a segment: from the end of the one before, and its file."""
     number = next(n for n, segment in enumerate(archived) if position < segment.last)
-    base = end_of(archived[number - 1]) if number else START
+    base = sealed.end_of(archived[number - 1]) if number else sealed.START
     fold = Folding(base.folded())
     if position > base.position:
         if folder is None:
             with ledger.connection.begin():
-                raise in_archive(ledger.connection, position)
+                raise sealed.in_archive(ledger.connection, position)
         file = SegmentFile(folder / archived[number].file_name, archived[number])
         fact = file.difference()
         if fact:
@@ -171,7 +163,7 @@ def unpacked(row: Sequence[Any]) -> LedgerState:
     if form != SNAPSHOT_FORMAT:
         raise InputError(f"of a form that this version does not know: format={form}")
     try:
-        text = unpacked_text(body, digest)
+        text = sealed.unpacked_text(body, digest)
     except (zlib.error, ValueError, MemoryError) as error:
         raise InputError(f"it can't be unpacked: {error}") from error
     return decode_state(text)
@@ -183,7 +175,7 @@ def commits_to(event: LedgerEvent, position: int, digest: bytes) -> bool:
 
 
 def _newest_proven(
-    connection: Connection, position: int, base: End
+    connection: Connection, position: int, base: sealed.End
 ) -> tuple[int, LedgerState, list[str]]:
     """Return the newest snapshot that the log proves, else `base`, and what was left aside."""
     findings: list[str] = []

@@ -17,15 +17,7 @@ from scheduler.decide.cards.joint import bottlenecks, joint_minors, linked_gpus,
 from scheduler.decide.cards.view import NodeView
 from scheduler.decide.dialects.registry import node_own_of
 from scheduler.decide.engine import Engine
-from scheduler.decide.group.cover import (
-    Cover,
-    Offers,
-    Vector,
-    Vectors,
-    best_cover,
-    closed,
-    vectors_of,
-)
+from scheduler.decide.group import cover as covers
 from scheduler.decide.group.room import Rooms, whole_demands
 from scheduler.decide.nodes.arrays import BoolArray, IntArray
 from scheduler.decide.outcome import Placement, Unfit
@@ -219,7 +211,7 @@ class _Planner:
             self.cut = True
             return self.place_in_turn(members)
         able = _able(vectors, group.examples, rooms)
-        offers = Offers(
+        offers = covers.Offers(
             able=able,
             left=rooms.core_percent,
             alike=rooms.alike,
@@ -229,7 +221,7 @@ class _Planner:
             ),
         )
         while True:
-            cover, cut = best_cover(vectors, offers)
+            cover, cut = covers.best_cover(vectors, offers)
             self.cut = self.cut or cut
             if cover is None:
                 return self.place_in_turn(members) if cut else None
@@ -241,7 +233,7 @@ class _Planner:
                 return self.place_in_turn(members)
             self.learn(group, rooms, able, placed)
 
-    def settle(self, group: _Group, rooms: Rooms, cover: Cover) -> list[Placement] | int:
+    def settle(self, group: _Group, rooms: Rooms, cover: covers.Cover) -> list[Placement] | int:
         """Reserve what the cover says, with the best linked GPUs; else name a place that can't."""
         before = len(self.standing)
         for place, members in group.dealt(cover):
@@ -262,7 +254,7 @@ class _Planner:
         teaches = not any(example.numa for example in group.examples)
         found = np.zeros(len(group.vectors), dtype=np.bool_)
         self.explore(group, node, able[place], found, ())
-        found = closed(group.vectors, found)
+        found = covers.closed(group.vectors, found)
         state = _state_of(self.cluster.view(node))
         for other in np.flatnonzero((able == able[place]).all(axis=1)).tolist():
             same = rooms.alike[other] == rooms.alike[place] and rooms.nodes[other] != node
@@ -272,7 +264,7 @@ class _Planner:
                 able[other] &= found
 
     def explore(
-        self, group: _Group, node: int, able: BoolArray, found: BoolArray, path: Vector
+        self, group: _Group, node: int, able: BoolArray, found: BoolArray, path: covers.Vector
     ) -> None:
         """Mark the vectors that the node takes, the members added in the order of their size."""
         vectors, before = group.vectors, len(self.standing)
@@ -337,9 +329,9 @@ class _Group:
         self.of_shape = list(by_shape.values())
         self.examples = [kind[0] for kind in self.of_shape]
         self.need = tuple(len(kind) for kind in self.of_shape)
-        self.vectors = vectors_of(self.need, linked_gpus(self.examples))
+        self.vectors = covers.vectors_of(self.need, linked_gpus(self.examples))
 
-    def dealt(self, cover: Cover) -> list[tuple[int, list[PodRequest]]]:
+    def dealt(self, cover: covers.Cover) -> list[tuple[int, list[PodRequest]]]:
         """Return the members of each place of a cover, the largest first."""
         taken = [0] * len(self.of_shape)
         result = []
@@ -384,7 +376,7 @@ def same_again(cluster: TrialCluster, placement: Placement) -> Placement | None:
     return again
 
 
-def _able(vectors: Vectors, examples: Sequence[PodRequest], rooms: Rooms) -> BoolArray:
+def _able(vectors: covers.Vectors, examples: Sequence[PodRequest], rooms: Rooms) -> BoolArray:
     """Return which vectors each node could take, by everything that is counted."""
     table = vectors.table
     able = np.ones((len(rooms.nodes), len(vectors)), dtype=np.bool_)

@@ -14,17 +14,8 @@ from ledger.domain.adopted.cards import Asker, Found, Part, collect, part_share,
 from ledger.domain.annotations.volcano_vgpu import decode_vgpu_given
 from ledger.domain.annotations.wire import annotation_path
 from ledger.domain.devices import WHOLE_PERCENT, DeviceRecord, DeviceShare
+from ledger.domain.dialects.hami import annotations as written
 from ledger.domain.dialects.hami import words
-from ledger.domain.dialects.hami.annotations import (
-    CORE_MODE,
-    MIG_MODE,
-    NUMBER_MAX,
-    GivenCard,
-    RegisteredCard,
-    decode_allocated,
-    decode_register,
-    words_of,
-)
 from ledger.domain.dialects.hami.demands import MIB, card_filter, hami_demands, part_of, policies_of
 from ledger.domain.dialects.names import Dialect
 from ledger.domain.dialects.protocol import DialectReader, GpuAsked, Listed, Quantities
@@ -44,7 +35,7 @@ _WORDS: Final = words.WORDS.resources | words.WORDS.borrowed
 class _Use:
     """Part of one card, and the container that has it; None where nobody can tell."""
 
-    given: GivenCard
+    given: written.GivenCard
     container: ContainerSpec | None
 
     @property
@@ -64,7 +55,7 @@ def from_hami(asker: Asker) -> Found | None:
     if text is None:
         return None
     try:
-        allocated = decode_allocated(text)
+        allocated = written.decode_allocated(text)
     except InputError as error:  # plain text that names no card
         return unreadable(SOURCE, str(error))
     containers, fault = _containers(asker, len(allocated))
@@ -156,7 +147,7 @@ def _share(asker: Asker, card: DeviceRecord, uses: Sequence[_Use]) -> DeviceShar
 
 
 def _unnamed(
-    containers: Sequence[ContainerSpec | None], allocated: Sequence[Sequence[GivenCard]]
+    containers: Sequence[ContainerSpec | None], allocated: Sequence[Sequence[written.GivenCard]]
 ) -> Iterator[Part]:
     for container, cards in zip(containers, allocated, strict=True):
         if container is not None and len(cards) < _cards_asked(container):
@@ -164,7 +155,7 @@ def _unnamed(
 
 
 def _unlike(
-    containers: Sequence[ContainerSpec | None], allocated: Sequence[Sequence[GivenCard]]
+    containers: Sequence[ContainerSpec | None], allocated: Sequence[Sequence[written.GivenCard]]
 ) -> Iterator[str]:
     for container, cards in zip(containers, allocated, strict=True):
         if container is None:
@@ -213,9 +204,9 @@ def registered(
     label, count = card_names.count_in(labels, card_names.NVIDIA_DOMAIN)
     unread: tuple[tuple[str, str], ...] = ((str(Dialect.HAMI), words.CARDS),)
     cordoned = _cordoned(annotations)
-    cards: tuple[RegisteredCard, ...] = ()
+    cards: tuple[written.RegisteredCard, ...] = ()
     try:
-        cards = decode_register(text)
+        cards = written.decode_register(text)
         unsized = (card.device_id for card in cards if not card.memory_mib)
         warnings = [f"{path}: no memory is told of {one}; it takes no Pods" for one in unsized]
         known = {card.device_id for card in cards}
@@ -239,7 +230,7 @@ def registered(
             model=card.model,
             memory_bytes=min(card.memory_mib, size) * MIB,
             healthy=not (is_gone or _closed(card, cordoned)),
-            labels={words.MODE: card.mode or CORE_MODE},
+            labels={words.MODE: card.mode or written.CORE_MODE},
             unique_id=True,
         )
         for minor, card in _numbered(cards)
@@ -279,7 +270,7 @@ def others_registered(annotations: Mapping[str, str]) -> systems.DeviceSystems:
             continue
         vendor = told[1] or told[2]
         try:
-            found = decode_register(annotations[key], key)
+            found = written.decode_register(annotations[key], key)
         except InputError:
             unread.append((str(Dialect.HAMI), vendor))
             continue
@@ -336,7 +327,7 @@ def beside_device(
     warnings = [f"{_CORDON}: no such card: {one}" for one in sorted(cordoned - known)]
     path = annotation_path(words.REGISTER)
     try:
-        cards = decode_register(annotations.get(words.REGISTER, ""))
+        cards = written.decode_register(annotations.get(words.REGISTER, ""))
     except InputError as error:
         cards, warnings = (), [*warnings, f"{error}; the Device object counts"]
     for card in cards:
@@ -349,10 +340,10 @@ def beside_device(
     return {one: closed[one][1] for one in at_hand}, warnings
 
 
-def _size_mib(cards: Sequence[RegisteredCard], labels: Mapping[str, str]) -> int:
+def _size_mib(cards: Sequence[written.RegisteredCard], labels: Mapping[str, str]) -> int:
     """Return how large each card is by a node's label, which is of one model; else no bound."""
     is_told = len({card.model for card in cards}) == 1
-    return (is_told and card_names.number_in(labels, card_names.MEMORY_LABEL)) or NUMBER_MAX
+    return (is_told and card_names.number_in(labels, card_names.MEMORY_LABEL)) or written.NUMBER_MAX
 
 
 def _is_gone(annotations: Mapping[str, str], quantities: Quantities) -> bool:
@@ -368,21 +359,23 @@ def _is_gone(annotations: Mapping[str, str], quantities: Quantities) -> bool:
 
 
 def _cordoned(annotations: Mapping[str, str]) -> frozenset[str]:
-    return frozenset(words_of(annotations.get(words.CORDON, "")))
+    return frozenset(written.words_of(annotations.get(words.CORDON, "")))
 
 
-def _closed(card: RegisteredCard, cordoned: Container[str]) -> str:
+def _closed(card: written.RegisteredCard, cordoned: Container[str]) -> str:
     """Return why a card takes no Pods, empty where it does."""
     if not card.healthy:
         return systems.UNHEALTHY
     if card.device_id in cordoned:
         return systems.CORDONED
-    if card.mode == MIG_MODE:
+    if card.mode == written.MIG_MODE:
         return "MIG mode"
     return "" if card.memory_mib else "no memory told"
 
 
-def _numbered(cards: Sequence[RegisteredCard]) -> Sequence[tuple[int, RegisteredCard]]:
+def _numbered(
+    cards: Sequence[written.RegisteredCard],
+) -> Sequence[tuple[int, written.RegisteredCard]]:
     """Return the cards with minors: their indexes, else their places in the order of the ids."""
     indexes = [card.index for card in cards if card.index is not None]
     if len(set(indexes)) == len(cards) and max(indexes, default=0) <= _MINOR_MAX:
