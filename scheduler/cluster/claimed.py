@@ -23,6 +23,7 @@ from ledger.domain.kube.object_fields import default_uid, section
 from ledger.domain.log.events import ClaimObserved
 from ledger.domain.log.state import NodeState
 from ledger.domain.nodes import NodeFacts
+from ledger.domain.request.card_names import NVIDIA_DOMAIN, count_in
 from scheduler.cluster.claims import Dra
 from scheduler.cluster.documents import Document, Documents, is_ended
 from scheduler.cluster.dra import is_of_dra
@@ -74,14 +75,17 @@ def holders_of_own(
     return tuple(held), rest
 
 
-def closed_where_shared(node: NodeFacts) -> NodeFacts:
-    """Return a node without room on cards that another system lists: each has its own accounts."""
+def closed_where_shared(node: NodeFacts, *, is_used: bool) -> NodeFacts:
+    """Return a node without room on cards that are, or may be, in another system's accounts."""
     systems, devices = node.systems, node.devices
     ids = Counter([*(one.device_id for one in devices), *(card.id for card in systems.cards)])
     whys = {one.id: f"{LISTED} {one.system}" for one in systems.cards if one.id and ids[one.id] > 1}
+    cards = tuple(replace(one, closed=one.closed or whys.get(one.id, "")) for one in systems.cards)
+    named = [one for one in systems.cards if is_used and one.id.startswith("GPU-")]
+    if named and ids[""] + len(named) > count_in(node.labels, NVIDIA_DOMAIN)[1]:
+        whys[""] = f"may be {named[0].system}'s"
     good = {one.device_id for one in devices if one.healthy}
     closed = {key: why for key, why in whys.items() if key in good} | dict(systems.closed)
-    cards = tuple(replace(one, closed=one.closed or whys.get(one.id, "")) for one in systems.cards)
     devices = tuple(replace(o, healthy=o.healthy and o.device_id not in whys) for o in devices)
     systems = replace(systems, cards=cards, closed=tuple(sorted(closed.items())))
     return replace(node, devices=devices, systems=systems) if whys else node

@@ -105,7 +105,6 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         )
         for name, facts in nodes.items()
     }
-    nodes = {name: closed_where_shared(facts) for name, facts in nodes.items()}
     nodes, by_kai = held_by_kai(nodes, placed)
     asked = [_examined(document, vocabulary) for document, _ in placed]
     adopted = [
@@ -123,6 +122,9 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         _by_claims(_by_kai(event, by_kai.get(event.pod_uid), nodes), dra, given)
         for event in adopted
     ]
+    used = {event.node_name for event in adopted if event.parts}
+    used |= {name for name, facts in nodes.items() if facts.systems.claims}
+    nodes = {n: closed_where_shared(facts, is_used=n in used) for n, facts in nodes.items()}
     known = {document.uid for document in objects.of_kind("Pod")}
     strangers = list(_strangers(nodes, witnesses, known, vocabulary))
     warnings += [warning for _, warning in strangers]
@@ -247,8 +249,8 @@ def node_reader(
     def read(name: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> NodeFacts:
         about = documents[name]
         body = change(about.node.body)
-        facts, _ = read_node(about, settings, running.get(name, frozenset()), body)
-        return closed_where_shared(facts)
+        pods = running.get(name, frozenset())
+        return closed_where_shared(read_node(about, settings, pods, body)[0], is_used=True)
 
     return read
 

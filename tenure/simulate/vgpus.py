@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from ledger.domain.annotations import volcano_vgpu as words
 from ledger.domain.annotations.wire import a_quantity
-from ledger.domain.devices import WHOLE_PERCENT
+from ledger.domain.devices import GPU, WHOLE_PERCENT
 from ledger.domain.kube.object_fields import items_in, section
 from ledger.domain.log.events import PodObserved
 from ledger.domain.nodes import NodeFacts
-from ledger.domain.request import extended
+from ledger.domain.request.extended import held
 from ledger.domain.request.requests import PodRequest
 from ledger.domain.systems import VOLCANO, SystemPart
 from scheduler.decide.engine import Limits
@@ -102,7 +102,7 @@ class Vgpus:
             parts = [part for part in pod.parts if part.system == VOLCANO]
             if pod.node_uid and parts:
                 _hold(self._left[numbers[pod.node_uid]], parts)
-            elif pod.node_uid and extended.held(pod.snapshot).get(words.VGPU_NUMBER):
+            elif pod.node_uid and (pod.counted.get(GPU) or words.VGPU_NUMBER in held(pod.snapshot)):
                 self._unknown.add(numbers[pod.node_uid])
 
     def limits(self, asks: Sequence[VgpuAsk]) -> Limits:

@@ -185,3 +185,27 @@ def test_who_chooses_among_cards_is_not_decided(line: CommandLine, annotation: s
     out = line.run("simulate", str(line.ledger.parent / "in.json")).out
     assert f"metadata.annotations[{annotation}]: not decided: volcano reckons it" in out
     assert "2 cards of volcano, on which Pods are placed card by card" in out
+
+
+@pytest.mark.parametrize(("labelled", "fits"), [(1, False), (0, False), (2, True)])
+def test_a_plugins_cards_that_may_be_volcanos_take_nobody(
+    line: CommandLine, labelled: int, *, fits: bool
+) -> None:
+    """A number names no card: it is one of Volcano's unless a label counts more than these."""
+    given = {"volcano.sh/vgpu-ids-new": "GPU-a,NVIDIA,15000,10:;", "volcano.sh/vgpu-node": "v"}
+    runs = asking("r", {"number": 1, "memory": 15000}, annotations=given)
+    runs["spec"]["nodeName"] = "v"
+    counted = pod(container(limits={"nvidia.com/gpu": 1}), name="q", namespace="ml")
+    body = node(
+        "v",
+        allocatable=ROOM | {"nvidia.com/gpu": "1"},
+        annotations={REGISTER: "GPU-a,10,20000,NVIDIA-A10,true,hami-core:"},
+        labels={"nvidia.com/gpu.count": f"{labelled}", "nvidia.com/gpu.replicas": "1"},
+    )
+    path = line.ledger.parent / "in.json"
+    path.write_text(json.dumps({"kind": "List", "items": [body, runs, counted]}))
+    assert ("it would get v" in line.run("why", "ml/q", str(path)).out) is fits
+    later = asking("vq", {"number": 1, "memory": 100})
+    counted["spec"]["nodeName"] = "v"
+    path.write_text(json.dumps({"kind": "List", "items": [body, counted, later]}))
+    assert "it would get v" not in line.run("why", "ml/vq", str(path)).out
