@@ -24,7 +24,6 @@ _NAMED_MAX: Final = 5
 _ALIKE: Final = frozenset({"default-scheduler", "koord-scheduler", SCHEDULER_NAME})
 """The schedulers whose rules those of a simulation are."""
 
-
 Unread = tuple[str, Sequence[str]]
 """A Pod as `namespace/name`, and what of it is not looked at."""
 

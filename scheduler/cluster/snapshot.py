@@ -10,7 +10,7 @@ from msgspec import structs
 
 from ledger.domain.adopted.pods import DEVICE_ALLOCATED
 from ledger.domain.devices import GPU, DeviceRecord, DeviceShare
-from ledger.domain.dialects.gpushare.reader import fitted
+from ledger.domain.dialects.registry import READERS
 from ledger.domain.errors import FieldError, InputError
 from ledger.domain.kube.node_objects import systems_of_node
 from ledger.domain.kube.object_fields import section
@@ -107,10 +107,12 @@ def read_objects(objects: Documents, settings: SchedulingSettings) -> FileObject
 
 def of_files(settings: SchedulingSettings, objects: Documents) -> SchedulingSettings:
     """Return the settings with what the Nodes of files tell; a live cluster goes by its own."""
-    bodies = [about.node.body for about in by_node(objects).values() if about.device is None]
-    known = (systems_of_node(section(body, "status"), {}, settings.vocabulary) for body in bodies)
-    offers = [dict(systems.offers) for systems, _ in known]
-    return replace(settings, vocabulary=fitted(settings.vocabulary, offers))
+    nodes = (one.node.body for one in by_node(objects).values() if one.device is None)
+    read = (systems_of_node(section(body, "status"), {}, settings.vocabulary) for body in nodes)
+    offers = [dict(systems.offers) for systems, _ in read]
+    for reader in READERS:
+        settings = replace(settings, vocabulary=reader.fitted(settings.vocabulary, offers))
+    return settings
 
 
 def objects_of(

@@ -138,6 +138,7 @@ class DialectReader:
             card or a replica of one.
         adverts: the cards that a Node's quantities mean; the function gives whole units by name, 0
             where there are none.
+        fitted: the vocabulary with what the nodes of files tell of it by what they offer.
         offers: what a card's rest adds to the quantities of its Node, where an agent of ours writes
             them; no device plugin may advertise the same names.
         listed: the cards that a Node's annotations list, given its labels and what it offers.
@@ -165,6 +166,7 @@ class DialectReader:
     with_containers: Callable[[Found, Asker], Found] = lambda found, _: found
     unit_bytes: Callable[[str, Vocabulary], int] = lambda *_: 0
     adverts: Callable[[Callable[[str], int], Vocabulary], Adverts | None] = lambda *_: None
+    fitted: Callable[[Vocabulary, Iterable[Mapping[str, int]]], Vocabulary] = lambda known, _: known
     offers: Callable[[CardLeft, Vocabulary], Mapping[str, int]] = no_offers
     listed: Callable[[Mapping[str, str], Labels, Quantities], Listed | None] = lambda *_: None
     beside_device: Callable[

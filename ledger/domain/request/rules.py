@@ -34,7 +34,6 @@ P = ParamSpec("P")
 
 UNSUPPORTED: Final = "not supported by this release: "
 NOT_DECIDED: Final = "not decided: "
-"""What begins the message of a field that nothing here judges."""
 WHOLE_CPUS: Final = "the requested CPUs must be integer"
 
 _SHARED_SETS: Final = frozenset(

@@ -108,8 +108,7 @@ def _gpushare_v1(asker: Asker, minor: int) -> Part:
     units = _v1_units(asker)
     if not units:
         return TYPE_GPU, whole_share(card, ())
-    memory = units * _bytes_of_unit(asker)
-    share = part_share(card, _asked(asker, GPUSHARE_CORE), memory, ())
+    share = part_share(card, _asked(asker, GPUSHARE_CORE), units * _bytes_of_unit(asker), ())
     return TYPE_GPU, structs.replace(share, instances=_gpushare_instances(asker))
 
 
@@ -218,7 +217,7 @@ def _bytes_of_unit(asker: Asker) -> int:
     return UNIT_BYTES[unit or _unit_on(dict(asker.node.systems.offers))]
 
 
-def fitted(vocabulary: Vocabulary, nodes: Iterable[Mapping[str, int]]) -> Vocabulary:
+def _fitted(vocabulary: Vocabulary, nodes: Iterable[Mapping[str, int]]) -> Vocabulary:
     """Return the vocabulary with the unit that the nodes tell, an empty one where two do."""
     units = set(map(_unit_on, nodes)) - {""} or {vocabulary.gpushare_unit}
     return replace(vocabulary, gpushare_unit=units.pop() if len(units) == 1 else "")
@@ -247,6 +246,7 @@ READER: Final = DialectReader(
     with_containers=with_containers,
     unit_bytes=_unit_bytes,
     adverts=_adverts,
+    fitted=_fitted,
     offers=_offers,
     uncounted=(Uncounted(memory=GPUSHARE_MEMORY, cards=GPUSHARE_COUNT, least=1),),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ledger.domain.adopted.pods import adopt
-from ledger.domain.dialects.gpushare.reader import fitted
+from ledger.domain.dialects.gpushare.reader import READER
 from ledger.domain.kube.node_objects import decode_node
 from ledger.domain.nodes import NodeFacts
 from ledger.domain.request.normalise import examine_pod
@@ -102,7 +102,7 @@ def test_without_a_unit_nobody_can_say_what_a_pod_asks_for() -> None:
 def test_files_have_the_unit_that_all_their_nodes_tell() -> None:
     """Where two are told there is none; where none is told the setting counts."""
     gib, mib = {MEMORY: 30, COUNT: 2}, {MEMORY: 30720, COUNT: 2}
-    assert fitted(DEFAULT_VOCABULARY, [gib, {}, gib]) == Vocabulary(gpushare_unit="GiB")
-    assert fitted(Vocabulary(gpushare_unit="GiB"), [mib]) == DEFAULT_VOCABULARY
-    assert fitted(DEFAULT_VOCABULARY, [gib, mib]) == BY_NODE
-    assert fitted(DEFAULT_VOCABULARY, [{}, {MEMORY: 0}]) == DEFAULT_VOCABULARY
+    assert READER.fitted(DEFAULT_VOCABULARY, [gib, {}, gib]) == Vocabulary(gpushare_unit="GiB")
+    assert READER.fitted(Vocabulary(gpushare_unit="GiB"), [mib]) == DEFAULT_VOCABULARY
+    assert READER.fitted(DEFAULT_VOCABULARY, [gib, mib]) == BY_NODE
+    assert READER.fitted(DEFAULT_VOCABULARY, [{}, {MEMORY: 0}]) == DEFAULT_VOCABULARY
