@@ -51,7 +51,7 @@ Served = Sequence[tuple[str, int, str]]
 """A resource, how many of it, and the DeviceClass that serves it."""
 _NOT_GIVEN: Final = ("allowMultipleAllocations", "bindingConditions", "bindsToNode")
 _UNKNOWN: Final = " unknown"  # no field of the API is called so
-UNTOLD: Final = "some of the devices are not looked at"
+UNTOLD: Final = f"{NOT_DECIDED}some of the devices are not looked at"
 NOT_THERE: Final = "no slice, class or claim is in the input, or the run has a schedule"
 BY_PLUGIN: Final = "cards by number beside those of slices: which are the same is not known"
 
@@ -164,11 +164,10 @@ def _world(
     served: Mapping[str, Served],
 ) -> ClaimWorld:
     found: dict[str, list[Document]] = {}
-    for document in objects.documents:
-        if is_of_dra(document):
-            found.setdefault(document.kind.partition(".")[0], []).append(document)
-            if document.body.get("apiVersion") not in READ:
-                raise _NotReadError(f"{document.title} is of another version than is read here")
+    for document in filter(is_of_dra, objects.documents):
+        found.setdefault(document.kind.partition(".")[0], []).append(document)
+        if document.body.get("apiVersion") not in READ:
+            raise _NotReadError(f"{document.title} is of another version than is read here")
     slices = with_rules(found.get("ResourceSlice", []), objects)
     try:
         pools = pools_of(read_slice(each.body) for each in slices)
@@ -267,7 +266,9 @@ def _holding(node: NodeOffers, claim: ClaimSeen, allocated: Allocated) -> NodeOf
         consumers=claim.consumers,
         source=SOURCE,
     )
-    barred = node.barred if known else f"claim {claim.full_name} has a device that no slice lists"
+    is_listed = {one.device for one in node.offers}.issuperset(map(device_of, allocated.results))
+    why = UNTOLD if is_listed else f"claim {claim.full_name} has a device that no slice lists"
+    barred = node.barred if known else why
     return replace(node, state=expecting(node.state, [event], without=""), barred=barred)
 
 

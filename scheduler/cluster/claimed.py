@@ -81,7 +81,7 @@ def closed_where_shared(node: NodeFacts, *, is_used: bool) -> NodeFacts:
     ids = Counter([*(one.device_id for one in devices), *(card.id for card in systems.cards)])
     whys = {one.id: f"{LISTED} {one.system}" for one in systems.cards if one.id and ids[one.id] > 1}
     cards = tuple(replace(one, closed=one.closed or whys.get(one.id, "")) for one in systems.cards)
-    named = [one for one in systems.cards if is_used and one.id.startswith("GPU-")]
+    named = [c for c in cards if (is_used or systems.claims) and c.id.startswith("GPU-")]
     if named and ids[""] + len(named) > count_in(node.labels, NVIDIA_DOMAIN)[1]:
         whys[""] = f"may be {named[0].system}'s"
     good = {one.device_id for one in devices if one.healthy}
@@ -92,9 +92,8 @@ def closed_where_shared(node: NodeFacts, *, is_used: bool) -> NodeFacts:
 
 
 def _of_kind(objects: Documents, kind: str) -> Iterator[Document]:
-    for one in objects.documents:
-        is_read = is_of_dra(one) and one.body.get("apiVersion") in READ
-        if is_read and one.kind.partition(".")[0] == kind:
+    for one in filter(is_of_dra, objects.documents):
+        if one.body.get("apiVersion") in READ and one.kind.partition(".")[0] == kind:
             yield one
 
 

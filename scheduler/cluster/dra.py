@@ -96,9 +96,8 @@ def dra_of(objects: Documents) -> Dra:
     Rule: docs/contracts/dra.md.
     """
     found: dict[str, list[Document]] = {}
-    for document in objects.documents:
-        if is_of_dra(document):
-            found.setdefault(document.kind.partition(".")[0], []).append(document)
+    for document in filter(is_of_dra, objects.documents):
+        found.setdefault(document.kind.partition(".")[0], []).append(document)
     claims = tuple(_claims(found.get("ResourceClaim", ())))
     served, claimed = _by_pods(objects, {f"{each.namespace}/{each.name}" for each in claims})
     if not (found or served):
@@ -122,18 +121,15 @@ def dra_of(objects: Documents) -> Dra:
 def _devices(slices: Sequence[Document]) -> Iterator[DraDevice]:
     newest: dict[tuple[str, str], int] = {}
     told = []
-    for document in slices:
-        spec = section(document.body, "spec")
+    for spec in (section(document.body, "spec") for document in slices):
         pool = section(spec, "pool")
         key = (text_in(spec, "driver"), text_in(pool, "name"))
-        generation = pool.get("generation")
-        generation = generation if isinstance(generation, int) else 0
+        generation = number if isinstance(number := pool.get("generation"), int) else 0
         newest[key] = max(newest.get(key, 0), generation)
         told.append((spec, key, generation))
     for spec, key, generation in told:
-        if generation == newest[key]:
-            for item in items_in(spec, "devices"):
-                yield from _device(item, spec, *key)
+        for item in items_in(spec, "devices") if generation == newest[key] else ():
+            yield from _device(item, spec, *key)
 
 
 def _device(
@@ -245,8 +241,7 @@ def _by_pods(
 
 
 def _mib(value: object) -> int | None:
-    units = _units(value)
-    return None if units is None else units // _MIB
+    return None if (units := _units(value)) is None else units // _MIB
 
 
 def _units(value: object) -> int | None:

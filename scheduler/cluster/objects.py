@@ -123,7 +123,6 @@ def cluster_of(objects: Documents, settings: SchedulingSettings) -> Cluster:
         for event in adopted
     ]
     used = {event.node_name for event in adopted if event.parts}
-    used |= {name for name, facts in nodes.items() if facts.systems.claims}
     nodes = {n: closed_where_shared(facts, is_used=n in used) for n, facts in nodes.items()}
     known = {document.uid for document in objects.of_kind("Pod")}
     strangers = list(_strangers(nodes, witnesses, known, vocabulary))

@@ -70,6 +70,7 @@ def dra_groups(
         kept = [(card.driver, card.key) in held for card in some]
         devices = tuple(_card(card, held.get((card.driver, card.key), ())) for card in some)
         idle = [each for each, is_kept in zip(devices, kept, strict=True) if not is_kept]
+        good = [each for each in idle if is_open and each.is_good]
         yield CardGroup(
             device_type=TYPE_GPU,
             system=DRA,
@@ -78,7 +79,7 @@ def dra_groups(
             mode=_mode(some),
             cards=exactly(len(some)),
             free=exactly(len(idle)),
-            gettable=exactly(sum(each.is_good for each in idle)) if is_open else NONE,
+            gettable=Many(least=sum(bool(one.id) for one in good), most=len(good)),
             devices=devices,
             held=exactly(sum(kept)),
             is_inventoried=False,

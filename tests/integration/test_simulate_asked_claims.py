@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cards_of_others import sliced
 from tests.support.cli import CommandLine
 from tests.support.dra import card, consumes, counters, part, resource_claim, resource_slice, result
 from tests.support.objects import Object, container, device, gpu_device, node, pod
@@ -545,7 +546,7 @@ TAINTED = card("gpu-0", "GPU-0", taints=[{"key": "k", "effect": "NoSchedule"}])
         ),
         pytest.param(
             [node("n1"), ANYWHERE, device_class(), waiting("x")],
-            "some of the devices are not looked at",
+            "not decided: some of the devices are not looked at",
             id="devices of all nodes",
         ),
         pytest.param(
@@ -701,3 +702,14 @@ def test_a_run_with_claims_goes_on_where_it_was_cut(line: CommandLine) -> None:
 
     assert (first.code, again.code) == (0, 0), again.err
     assert json.loads(first.out)["placements"] == json.loads(again.out)["placements"]
+
+
+def test_cards_that_no_claim_is_decided_on_are_got_by_nobody_for_sure(line: CommandLine) -> None:
+    """A card without an id has no account, so that nobody says who could get it."""
+    slices = sliced("n1", 3)
+    slices["spec"]["devices"] = slices["spec"]["devices"][1:3]
+    slices["spec"]["devices"][0].pop("attributes")
+    path = line.ledger.parent / "in.json"
+    path.write_text(json.dumps({"kind": "List", "items": [node("n1"), slices]}))
+    told = json.loads(line.run("map", str(path), "-o", "json").out)["summary"]
+    assert told["gettable"] == {"min": 1, "max": 2}
