@@ -51,7 +51,7 @@ Served = Sequence[tuple[str, int, str]]
 """A resource, how many of it, and the DeviceClass that serves it."""
 _NOT_GIVEN: Final = ("allowMultipleAllocations", "bindingConditions", "bindsToNode")
 _UNKNOWN: Final = " unknown"  # no field of the API is called so
-UNTOLD: Final = f"{NOT_DECIDED}some of the devices are not looked at"
+UNTOLD: Final = "some of the devices are not looked at"
 NOT_THERE: Final = "no slice, class or claim is in the input, or the run has a schedule"
 BY_PLUGIN: Final = "cards by number beside those of slices: which are the same is not known"
 
@@ -226,13 +226,12 @@ def _offers(
             body = bodies[key]
             given = [name for name in _NOT_GIVEN if body.get(name)]
             fields = [*body[_UNKNOWN], *given]
-            beyond = f"{NOT_DECIDED}{', '.join(fields)}" if fields else ""
             offers.append(
                 allocate.Offer(
                     device=key,
                     asked=allocate.Asked.read(pool.driver, body),
                     taints=tuple(taint for taint in device.taints if taint.effect in _CLOSING),
-                    beyond=beyond or ("" if key in accounts.devices else UNTOLD),
+                    beyond=", ".join(fields) or ("" if key in accounts.devices else UNTOLD),
                 )
             )
     by_number = any(each.device_type == GPU and not each.device_id for each in node.devices)
@@ -267,8 +266,8 @@ def _holding(node: NodeOffers, claim: ClaimSeen, allocated: Allocated) -> NodeOf
         source=SOURCE,
     )
     is_listed = {one.device for one in node.offers}.issuperset(map(device_of, allocated.results))
-    why = UNTOLD if is_listed else f"claim {claim.full_name} has a device that no slice lists"
-    barred = node.barred if known else why
+    lost = f"claim {claim.full_name} has a device that no slice lists"
+    barred = node.barred if known else f"{NOT_DECIDED}{UNTOLD}" if is_listed else lost
     return replace(node, state=expecting(node.state, [event], without=""), barred=barred)
 
 

@@ -28,6 +28,7 @@ from ledger.domain.dialects.dra.shares import Shares, shares_of
 from ledger.domain.errors import InputError
 from ledger.domain.log.events import ClaimResult
 from ledger.domain.log.state import NodeState
+from ledger.domain.request.rules import NOT_DECIDED
 from scheduler.gate.exchange import Device, Results
 from scheduler.gate.room import no_room
 
@@ -144,7 +145,7 @@ def allocate(
     if search.steps > STEPS_MAX:
         return TOO_LONG
     beyond = dict.fromkeys(offers[place].beyond for place in sorted(search.beyond))
-    return f"{NO_DEVICES}: {', '.join(beyond)}" if beyond else NO_DEVICES
+    return f"{NO_DEVICES}: {NOT_DECIDED}{', '.join(beyond)}" if beyond else NO_DEVICES
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,7 +295,8 @@ def test_a_device_that_says_what_is_not_known_is_given_to_nobody(
     of_slice: Object, of_device: Object, field: str, line: CommandLine
 ) -> None:
     """1.37 and 1.38: by the field's name, where a request selects it; others are decided."""
-    new = resource_slice([card("gpu-0", "GPU-0", **of_device)], node="n1", sets={"s": {}})
+    cards = [card("gpu-0", "GPU-0", **of_device), card("gpu-1", "GPU-9", futureField=1)]
+    new = resource_slice(cards, node="n1", sets={"s": {}})
     new["spec"].update(of_slice)
     on = waiting("x", asking(1, 'device.driver == "gpu.nvidia.com"'))
     other = resource_slice([card("gpu-0", "GPU-1")], node="n2", driver="gpu.example.com")
@@ -307,6 +308,7 @@ def test_a_device_that_says_what_is_not_known_is_given_to_nobody(
 
     why = found["a"]["unschedulable"]["message"]
     assert f"cannot allocate all claims: not decided: {field}" in why
+    assert (why.count("not decided"), "futureField" in why) == (1, True)
     assert (found["a"]["node"], found["b"]["node"]) == (None, "n2")
 
 
