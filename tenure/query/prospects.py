@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, TextIO
 
 from ledger.domain.amounts import format_bytes, format_cores
+from scheduler.cluster.model import HELD_BY_CLAIM
 from scheduler.whatif.nearest import Nearest
 from scheduler.whatif.prospects import Prospects
 from scheduler.whatif.releases import Ending
@@ -199,7 +200,8 @@ def change_lines(found: Nearest, names: Sequence[str]) -> Iterator[str]:
 
 def _ending_text(ending: Ending, note: str) -> str:
     holders = ending.holders
-    listed = ", ".join(holder.path for holder in holders[:_PODS_SHOWN])
+    named = [f"that of claim {h.path}" if h.fixed == HELD_BY_CLAIM else h.path for h in holders]
+    listed = ", ".join(named[:_PODS_SHOWN])
     more = f" and {len(holders) - _PODS_SHOWN} more" if len(holders) > _PODS_SHOWN else ""
     pods = "1 Pod" if len(holders) == 1 else f"{len(holders)} Pods"
     return f"end {pods}{note}: {listed}{more}"

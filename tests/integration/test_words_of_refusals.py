@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import CommandLine, dumped
+from tests.support.corpus import CORPUS
 from tests.support.objects import Object, gpu_pod, node
 
 pytestmark = pytest.mark.integration
@@ -192,3 +193,10 @@ def test_memory_of_several_cards_is_asked_for_in_mib(line: CommandLine) -> None:
     r = gpu_pod(asked, name="r", namespace="team", uid="r", nodeName="h", annotations=runs)
     text, _ = why(line, {**asked, GPU: 2}, hami("h", GPU_A, GPU_B), r)
     assert "asks 20000Mi of 2 GPU, 1 have that left" in text
+
+
+def test_the_pod_of_a_claim_is_to_end_and_not_the_claim(line: CommandLine) -> None:
+    """A claim is no Pod, whatever it is called."""
+    dump = json.loads((CORPUS / "hami-and-dra-one-card" / "dump.json").read_text("utf-8"))
+    text, _ = why(line, {GPU: 2}, *dump["items"])
+    assert "end 2 Pods (perhaps fewer do): team/by-hami, that of claim team/c1: both" in text

@@ -305,8 +305,7 @@ def _free(arrays: NodeArrays, alike: BoolArray, name: str) -> int | None:
     gpus, dialect = arrays.gpus, gpu_dialect_of(name)
     node = arrays.nodes[int(alike.argmax())]
     if node.extended.get(name) or dialect is None:
-        rows = np.flatnonzero(alike)
-        times = arrays.extended.times(((name, 1),), rows, UNLIMITED)
+        times = arrays.extended.times(((name, 1),), np.flatnonzero(alike), UNLIMITED)
         return int(times.sum()) if node.extended.get(name) else None
     if dialect not in (node.dialects or (dialect,)):
         return None
