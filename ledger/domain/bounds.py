@@ -83,7 +83,7 @@ _FIELDS: Final[Mapping[str, Bounds]] = MappingProxyType(
         "gpu_core_percent": _CORE_SUM,
         **dict.fromkeys(("count", "counts", "device_counts", "amounts", "cpus"), _COUNT),
         **dict.fromkeys(("bound_cpus", "burst_milli", "gpushare_units", "pods_max"), _COUNT),
-        **dict.fromkeys(("gpu_memory_bytes", "gpu_count", "number", "rank"), _COUNT),
+        **dict.fromkeys(("gpu_memory_bytes", "gpu_count", "number", "rank", "share_count"), _COUNT),
         **dict.fromkeys(("arrival", "counted", "extended", "running", "until_us"), _COUNT),
         **dict.fromkeys(("score", "runner_up_score"), _NUMBER),
         "gpu_percent": _AMOUNT,

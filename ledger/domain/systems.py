@@ -33,7 +33,7 @@ class SystemCard:
         driver: whose it is: a driver of dynamic resource allocation, or a dialect's vendor.
         minor: -1 where it has none.
         mode: `whole`, `slices` or `shares`.
-        shares: how often it is handed out at most; 0 where nothing says so.
+        share_count: how often it is handed out at most; 0 where nothing says so.
         closed: why it takes nobody; empty where it does.
     """
 
@@ -45,7 +45,7 @@ class SystemCard:
     model: str = ""
     memory_mib: Count | None = None
     mode: str = "whole"
-    shares: Count = 0
+    share_count: Count = 0
     closed: str = ""
 
 

@@ -110,10 +110,7 @@ def counted_us(
 
 
 def with_unplaced(
-    rows: Iterable[UsageRecord],
-    by: str,
-    held: Iterable[tuple[Unlisted, int]],
-    window: tuple[int, int],
+    rows: Iterable[UsageRecord], by: str, held: Iterable[tuple[Unlisted, int]]
 ) -> list[UsageRecord]:
     """
     Return usage with the GPU-hours of cards that no row of a device has, by group.
@@ -121,22 +118,16 @@ def with_unplaced(
     Args:
         by: `namespace`, `owner`, `labels` or `model`.
         held: what was held, and for how many microseconds that counts.
-        window: in which the rows count a unit of what was held by number as a card.
     """
-    found = {record.group: record for record in rows}
     hours: dict[str, float] = {}
-    pods: dict[str, set[str]] = {key: set() for key in found}
+    pods: dict[str, set[str]] = {}
     for each, lasted in held:
         if not lasted:
             continue
-        ended = window[1] if each.row.counted_until_us is None else each.row.counted_until_us
-        whole = max(0, min(window[1], ended) - max(window[0], each.row.opened_at_us))
-        told = "" if by == "model" else str(getattr(each.row, by))
-        if told in found:
-            hours[told] = hours.get(told, 0.0) - each.row.gpu_count * whole / HOUR_US
         key = each.model if by == "model" else str(getattr(each.row, by))
         hours[key] = hours.get(key, 0.0) + each.percent * lasted / WHOLE_PERCENT / HOUR_US
         pods.setdefault(key, set()).add(each.row.pod_uid)
+    found = {record.group: record for record in rows}
     for key, more in hours.items():
         record = found.get(key)
         if record is None:

@@ -280,7 +280,7 @@ def usage_of(
         others.used, counted_us(others.used, others.given, window, others.passing), strict=True
     )
     seen = (each for each in counted if namespace in {None, each[0].row.namespace})
-    return with_unplaced(rows, by, seen, window)
+    return with_unplaced(rows, by, seen)
 
 
 def not_counted(

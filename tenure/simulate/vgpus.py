@@ -90,7 +90,7 @@ class Vgpus:
         self._nodes = nodes
         self._left = [
             {
-                card.key: _Card(card.memory_mib or 0, card.memory_mib or 0, card.shares)
+                card.key: _Card(card.memory_mib or 0, card.memory_mib or 0, card.share_count)
                 for card in node.systems.cards
                 if card.system == VOLCANO and card.mode == "shares" and not card.closed
             }

@@ -76,7 +76,7 @@ def test_prices_are_the_states_and_not_its_histories(
 
 
 def _pool_prices(engine: Engine) -> PoolPrices:
-    pool_prices = engine._rows._policy._pool_prices  # type: ignore[attr-defined]
+    pool_prices = engine._rows.policy._pool_prices  # type: ignore[attr-defined]
     assert isinstance(pool_prices, PoolPrices)
     return pool_prices
 

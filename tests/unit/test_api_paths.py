@@ -20,7 +20,8 @@ def made_otherwise(source: str) -> Iterator[str]:
             if isinstance(part, ast.Constant) and "?" in str(part.value):
                 break  # what is asked of a collection
             value = part.value if isinstance(part, ast.FormattedValue) else None
-            if value is not None and not (isinstance(value, ast.Name) and value.id.isupper()):
+            name = "" if value is None else ast.unparse(value).rpartition(".")[2]
+            if value is not None and not name.isupper():
                 yield ast.unparse(text)
                 break
 

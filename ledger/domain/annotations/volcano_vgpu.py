@@ -50,7 +50,7 @@ def decode_vgpu_register(text: str) -> tuple[SystemCard, ...] | None:
                 key=fields[0],
                 id=fields[0],
                 minor=place,
-                shares=int(fields[1]),
+                share_count=int(fields[1]),
                 memory_mib=int(fields[2]),
                 model=fields[3].removeprefix("NVIDIA-"),
                 mode="slices" if in_slices else "shares",

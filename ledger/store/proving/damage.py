@@ -22,7 +22,7 @@ _SCHEMA: Final = (
     r" WHERE NOT (type IN ('table', 'index') AND name LIKE 'sqlite\_%' ESCAPE '\')"
 )
 _MAGIC: Final = b"CREATE TABLE ledger_"
-MADE: Final = "943f9a343f5e6e3a44bac7041b46c5efa0de7cb67e851c176661650c888a3497"
+MADE: Final = "176e44369c111766f7c92dbe8dd6eb80ba6b41658cd18e716dfedd7afeaff9dd"
 """
 The digest of what the migrations make, which `digest_of` gives of a ledger that has that.
 

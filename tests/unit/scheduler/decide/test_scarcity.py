@@ -100,7 +100,7 @@ def test_a_cluster_without_idle_gpus_has_no_prices() -> None:
 
 
 def _pool_prices(cluster: Engine) -> PoolPrices:
-    pool_prices = cluster._rows._policy._pool_prices  # type: ignore[attr-defined]
+    pool_prices = cluster._rows.policy._pool_prices  # type: ignore[attr-defined]
     assert isinstance(pool_prices, PoolPrices)
     return pool_prices
 

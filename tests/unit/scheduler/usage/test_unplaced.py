@@ -69,10 +69,10 @@ def test_cards_held_by_number_are_billed_whole_for_as_long_as_they_are_held() ->
 
     held_there = of_others(*unplaced)
     counted = counted_us(held_there, CARDS, (HOUR, 4 * HOUR))
-    (record,) = with_unplaced(rows, "namespace", zip(held_there, counted, strict=True), (0, 0))
+    (record,) = with_unplaced(rows, "namespace", zip(held_there, counted, strict=True))
 
     assert (record.gpu_hours, record.pods, record.cpu_hours) == (1.0 + 3 * 1 + 1 * 3, 2, 8.0)
-    (of_model,) = with_unplaced([], "model", zip(held_there, counted, strict=True), (0, 0))
+    (of_model,) = with_unplaced([], "model", zip(held_there, counted, strict=True))
     assert (of_model.group, of_model.pods, of_model.gpu_hours) == ("T4", 2, 6.0)
 
 
