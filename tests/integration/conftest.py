@@ -24,6 +24,16 @@ def sockets() -> Iterator[Path]:
 
 
 @pytest.fixture
+def line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
+    """Return a command line that no ledger is there for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TENURE_LEDGER", raising=False)
+    return CommandLine(tmp_path / "none.db", capsys)
+
+
+@pytest.fixture
 def simulate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Simulate:

@@ -25,16 +25,6 @@ UNTIMED = ("lasted", "since", "seconds")
 """What a simulation says of its own time alone."""
 
 
-@pytest.fixture
-def line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    """Return a command line that no ledger is there for."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TENURE_LEDGER", raising=False)
-    return CommandLine(tmp_path / "none.db", capsys)
-
-
 def rows(answer: Answer) -> Json:
     """Return the JSON of an answer."""
     assert answer.code == 0, answer.err

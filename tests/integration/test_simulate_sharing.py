@@ -156,9 +156,9 @@ def test_several_containers_are_on_one_card(simulate: Simulate) -> None:
     assert entry["node"] is None
 
 
-def test_units_of_gib(simulate: Simulate) -> None:
-    """B.5: in GiB mode a card of 16276 MiB is 15 units, and all amounts count GiB."""
-    objects = [
+def in_gib() -> list[Object]:
+    """Return a node of two cards of 15 units, and who asks for some of them."""
+    return [
         share_node("n1", 2, units=15),
         sharing("held", 8, card=1, on="n1"),
         sharing("fits", 7),
@@ -166,7 +166,10 @@ def test_units_of_gib(simulate: Simulate) -> None:
         sharing("late", 1),
     ]
 
-    document = simulate(*objects, gpushare={"unit": "GiB"})
+
+def test_units_of_gib(simulate: Simulate) -> None:
+    """B.5: in GiB mode a card of 16276 MiB is 15 units, and all amounts count GiB."""
+    document = simulate(*in_gib(), gpushare={"unit": "GiB"})
 
     fits = placement(document, "fits")
     assert (minors(fits), fits["annotations"]["ALIYUN_COM_GPU_MEM_POD"]) == ([1], "7")
@@ -178,15 +181,7 @@ def test_units_of_gib(simulate: Simulate) -> None:
 
 def test_files_say_by_their_nodes_that_they_count_gib(simulate: Simulate) -> None:
     """Without a setting, too: inventory, holdings, demands and annotations alike."""
-    objects = [
-        share_node("n1", 2, units=15),
-        sharing("held", 8, card=1, on="n1"),
-        sharing("fits", 7),
-        sharing("whole", 15),
-        sharing("late", 1),
-    ]
-
-    document = simulate(*objects)
+    document = simulate(*in_gib())
 
     assert minors(placement(document, "fits")) == [1]
     assert placement(document, "fits")["annotations"]["ALIYUN_COM_GPU_MEM_DEV"] == "15"

@@ -23,16 +23,6 @@ SAMPLE = 2
 """Of so many Pods that wait and as many that run, and one more, a dump is asked."""
 
 
-@pytest.fixture
-def line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    """Return a command line that no ledger is there for."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TENURE_LEDGER", raising=False)
-    return CommandLine(tmp_path / "none.db", capsys)
-
-
 def told(answer: Answer) -> dict[str, Any]:
     """Return the JSON of an answer."""
     assert answer.code == 0, answer.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,16 +18,6 @@ GPU = "nvidia.com/gpu"
 COUNT = f"{GPU}.count"
 GPU_A, GPU_B = "GPU-a", "GPU-b"
 PENDING = {"nvidia.com/mig.config.state": "pending"}
-
-
-@pytest.fixture
-def line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    """Return a command line that no ledger is there for."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TENURE_LEDGER", raising=False)
-    return CommandLine(tmp_path / "none.db", capsys)
 
 
 def offering(name: str, labels: dict[str, str] | None = None, /, **offers: int) -> Object:
